@@ -267,29 +267,27 @@ def _entries_by_row(
     if num_images is not None and number == sum(num_images) and "target_sizes" not in tensors:
         ends = list(accumulate(num_images))
     elif patches is not None:
-        return images_of_tokens(image_tokens, patches.tolist())
+        ends = [images.stop for images in images_of_tokens(image_tokens, patches.tolist())]
     else:
-        total = sum(image_tokens)
-        if set(tensors) != {"pixel_values"} or any(count * number % max(1, total) for count in image_tokens):
-            images = "an unknown number of" if num_images is None else sum(num_images)
-            raise NotImplementedError(f"{number} entries of {sorted(tensors)} for {images} images: no rule assigns them")
-        ends = [count * number // max(1, total) for count in accumulate(image_tokens)]
+        total = max(1, sum(image_tokens))
+        is_even = set(tensors) == {"pixel_values"} and not any(count * number % total for count in image_tokens)
+        ends = [count * number // total for count in accumulate(image_tokens)] if is_even else [0]
+    if ends[-1] != number:
+        known = "an unknown number of" if num_images is None else sum(num_images)
+        raise NotImplementedError(f"{number} entries of {sorted(tensors)} for {known} images: no rule assigns them")
     return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 
 
 def images_of_tokens(image_tokens: Sequence[int], patches: Sequence[int]) -> list[range]:
-    """Return the consecutive images (or tiles) of each row, given its image tokens and the patches of each image. Raise
-    NotImplementedError if tokens or images are left."""
+    """Return the consecutive images (or tiles) of each row, given its image tokens and the patches of each image."""
     merged = sum(patches) // max(1, sum(image_tokens))  # patches behind one token
-    images, image, remaining = [], 0, 0
+    images, image = [], 0
     for count in image_tokens:
         first, remaining = image, count * merged
-        while remaining > 0 and image < len(patches):
+        while remaining > 0:
             remaining -= patches[image]
             image += 1
         images.append(range(first, image))
-    if image < len(patches) or remaining > 0:
-        raise NotImplementedError(f"{len(patches)} images for {sum(image_tokens)} image tokens: no rule assigns them")
     return images
 
 
