@@ -94,7 +94,8 @@ def _stored(row: Any, vote: Any) -> StoredVote | None:
         return None
     if not isinstance(vote["text"], str):
         raise ValueError(f"a vote's text is {vote['text']!r}; expected a string")
-    return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, vote["text"])
+    text = vote["text"].encode(errors="replace").decode()  # a "?" for half a surrogate pair, which no tokenizer reads
+    return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, text)
 
 
 @contextmanager

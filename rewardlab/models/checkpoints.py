@@ -26,11 +26,13 @@ _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", 
 
 
 def check_folder(path: str) -> None:
-    """Raise CheckpointError for a path of a missing folder, before the hub is queried."""
+    """Raise CheckpointError for a path of a missing folder, before the hub is queried, or of a folder that is no checkpoint."""
     first, _, rest = path.partition("/")
     is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
     if is_local and not Path(path).is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint folder, or a hub id (ORGANISATION/MODEL)")
+    if Path(path).is_dir():
+        read_card(Path(path))
 
 
 def versions() -> dict[str, str]:
@@ -99,7 +101,7 @@ def read_card(folder: Path) -> dict[str, Any] | None:
 def _read_card_file(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}); restore or remove it") from error
 
 
