@@ -255,9 +255,9 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
     excluded = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
     chosen = adapted_weights(lora, model, frozen)
     experts = sorted({".".join(name.split(".")[-2:]) for name, weight in chosen if is_expert(name, weight)})
-    coverage = adapter_coverage(lora, model, frozen)
+    refuse_dropout_of_experts(lora, model, frozen)
     if is_main():
-        log_line(coverage)
+        log_line(adapter_coverage(lora, model, frozen))
     modules: str | list[str] = lora.target_modules
     converted = _converted_names(model) if experts else set()
     if converted:
@@ -311,17 +311,20 @@ def is_expert(name: str, weight: nn.Parameter) -> bool:
     return ".experts." in name and len(getattr(weight, "ds_shape", weight.shape)) == 3  # ZeRO-3 flattens what it shards
 
 
+def refuse_dropout_of_experts(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> None:
+    """Raise ConfigError for a dropout if experts have adapters."""
+    if lora.dropout and any(is_expert(name, weight) for name, weight in adapted_weights(lora, model, frozen)):
+        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts have none; set it to 0")
+
+
 def adapter_coverage(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> str:
-    """Return in words which fraction of the weights has adapters, and which stays in 16 bits under ``lora.quantize``. Raise
-    ConfigError for a dropout of experts, whose adapters have none."""
+    """Return in words which fraction of the weights has adapters, and which stays in 16 bits under ``lora.quantize``."""
 
     def size(weights: Iterable[nn.Parameter]) -> int:
         return sum(math.prod(getattr(weight, "ds_shape", weight.shape)) for weight in weights)
 
     chosen, total = adapted_weights(lora, model, frozen), size(model.parameters())
     with_experts = any(is_expert(name, weight) for name, weight in chosen)
-    if with_experts and lora.dropout:
-        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts have none; set it to 0")
     message = f"adapters on {size(weight for _, weight in chosen) / total:.1%} of the weights"
     experts = size(weight for name, weight in model.named_parameters() if is_expert(name, weight))
     if experts:

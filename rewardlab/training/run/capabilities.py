@@ -32,7 +32,7 @@ from rewardlab.models.families import (
     split_images,
     vision_token_ids,
 )
-from rewardlab.models.loading import adapter_coverage, load_config_of, load_processor, set_pixels
+from rewardlab.models.loading import load_config_of, load_processor, refuse_dropout_of_experts, set_pixels
 from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
@@ -90,7 +90,7 @@ def capability_report(config: TrainConfig) -> str:
     if config.pixels:
         set_pixels(load_processor(config.model), config.pixels)
     if config.lora and config.lora.dropout and (model := build_on_meta(config.model)) is not None:
-        adapter_coverage(config.lora, model, config.freeze)  # raises
+        refuse_dropout_of_experts(config.lora, model, config.freeze)
     abilities = capabilities_of(config.model)
     samples = isinstance(config, MethodConfig) and config.engine is None
     if why := abilities.training or (abilities.sampling if samples else None):
