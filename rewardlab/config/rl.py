@@ -129,6 +129,12 @@ class CovarianceConfig(Schema):
     high: float = Field(5.0, description="Maximum covariance of a token without gradient.")
     coef: float = Field(1.0, gt=0, description="Weight of the penalty, the distance of a token's log-prob from the old one.")
 
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"covariance.low {self.low:g} must be below covariance.high {self.high:g}, or no token is chosen")
+        return self
+
 
 ObjectiveName = Literal["ppo_clip", "gspo", "response_clip", "cispo", "sapo", "gmpo"]
 

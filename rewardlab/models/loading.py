@@ -141,6 +141,13 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
     return model, processor
 
 
+def prepare_reference(model: Any, processor: Any) -> None:
+    """Have a reference model that TRL has loaded round as the policy does, and all processes use its weights in one order."""
+    prepare_vision_tower(model)
+    if num_processes() > 1:
+        always_run_vision_tower(model, processor)
+
+
 def _merged_base(adapter: Path, base: Path, dtype: str) -> Path:
     """Return folder ``base`` once it contains the model merged with ``adapter``; a model of another adapter is replaced."""
     source = f"{adapter.resolve()} {weights_id(adapter)} {dtype}"

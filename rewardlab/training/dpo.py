@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +31,11 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
 from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.loading import load_model, load_policy, load_processor, peft_config
+from rewardlab.models.checkpoints import load_template_for
+from rewardlab.models.loading import load_policy, load_processor, peft_config, prepare_reference
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import load_template
+from rewardlab.prompts import Template
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -45,7 +46,7 @@ from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, list_special_tokens, places_that_fit, turn
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, learnt_answers, list_special_tokens, places_that_fit, turn
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import continuation
@@ -215,6 +216,8 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
         self.model_accepts_loss_kwargs = False  # the mean is over comparisons
         if not config.has_reference:
             self.ref_model = None  # TRL loads one in any case
+        elif self.ref_model is not None:
+            prepare_reference(self.ref_model, processing_class)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool) -> Tensor:
         mask_2BL = inputs["completion_mask"]
@@ -230,22 +233,16 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
             reference = (reference_chosen_B, reference_rejected_B)
         tokens_B, other_tokens_B = mask_2BL[:, 1:].sum(1).chunk(2)
         likelihoods = Likelihoods(chosen_B, rejected_B, tokens_B, other_tokens_B, reference)
-        self._record(likelihoods)
+        self._add_metrics(likelihoods)
         return weighted_loss(likelihoods, self._config).mean() * self.part_frac
 
     @torch.no_grad()
-    def _record(self, likelihoods: Likelihoods) -> None:
+    def _add_metrics(self, likelihoods: Likelihoods) -> None:
         means = likelihoods.means()
         rewards = likelihoods.log_ratios() if likelihoods.reference else means
         margins_B = self._config.beta * (rewards[0] - rewards[1])
-        values = {
-            "accuracy": (margins_B > 0).float(),
-            "margin": margins_B,
-            "logps/chosen": means[0],
-            "logps/rejected": means[1],
-        }
-        for name, value_B in values.items():
-            self._metrics["train"][name].append(self.accelerator.gather(value_B.float()).mean().item())
+        logps = {"logps/chosen": means[0], "logps/rejected": means[1]}
+        self.add_means({"accuracy": margins_B > 0, "margin": margins_B, **logps})
 
 
 def _sums(model: Any, fields: dict[str, Tensor]) -> Tensor:
@@ -277,12 +274,15 @@ def _read_comparisons(reader: PromptReader, batch: dict[str, list[Any]]) -> dict
     return rows
 
 
+def _dialogues(comparisons: Sequence[JudgmentPair]) -> list[SFTDialogue]:
+    return [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
+
+
 def that_fit(
-    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, out: Path
+    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, template: Template, out: Path
 ) -> list[JudgmentPair]:
     """Return the comparisons whose judgments both fit; others are left out and listed. Raise DataError if none does."""
-    both = [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
-    kept = {*places_that_fit(pairs, both, config, load_template(config.template), out / TOO_LONG)}
+    kept = {*places_that_fit(pairs, _dialogues(comparisons), config, template, out / TOO_LONG)}
     return [comparison for n, comparison in enumerate(comparisons) if {2 * n, 2 * n + 1} <= kept]
 
 
@@ -304,9 +304,9 @@ def train_dpo(
 ) -> Path:
     """Run (or resume) preference optimisation on ``votes`` (``votes.jsonl`` of the same pairs) or ``judgments``
     (:func:`read_comparisons`); return the final checkpoint folder. Raise DataError without comparisons, ConfigError for a
-    finished or different run in ``out``."""
+    finished or different run in ``out``, CheckpointError for a judge of another template."""
     source = require_one_source(votes, judgments)
-    template = load_template(config.template)
+    template = load_template_for(config.model, config.template)
     if template.verdict_format == "bare":
         raise ConfigError(f"template {template.name} asks for the verdict alone; judgments to compare need one with reasoning")
     readable = leave_out_unreadable(pairs, out)
@@ -318,7 +318,7 @@ def train_dpo(
         else read_comparisons(source, pairs)
     )
     trained = {*held_out.numbers}
-    comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, out)
+    comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, template, out)
     if 2 * len(comparisons) < config.batch_size:
         raise DataError(
             f"{len(comparisons):,} comparisons are {2 * len(comparisons):,} sequences, fewer than the {config.batch_size:,} of "
@@ -327,7 +327,7 @@ def train_dpo(
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
     if is_main():
-        list_special_tokens(_answers(pairs, comparisons), specials, out)
+        list_special_tokens(learnt_answers(pairs, _dialogues(comparisons)), specials, out)
     rows = comparison_dataset(PromptReader(pairs, template, specials, opening), comparisons)
     data = f"{readable.fingerprint} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
 
@@ -335,12 +335,8 @@ def train_dpo(
         arguments = supervised_arguments(config, out) | {"per_device_train_batch_size": config.micro_batch_size // 2}
         arguments = TRLDPOConfig(max_length=None, **arguments)  # before the model, as in SFT
         model, processor = load_policy(config, out)
-        reference = None
-        if config.has_reference and not config.lora:
-            reference = load_model(config.model, device="cpu", attention=config.attn_implementation)[0]
         trainer = PreferenceTrainer(
             model=model.train(),
-            ref_model=reference,
             args=arguments,
             train_dataset=rows,
             processing_class=processor,
@@ -353,10 +349,3 @@ def train_dpo(
     evaluation = plan_evaluation(held_out.evaluated, config, template)
     data = readable.known_as(data + held_out.fingerprint)
     return run_stage(Stage("dpo", config, out, data, 2 * len(comparisons), build, evaluation=evaluation, readable=readable))
-
-
-def _answers(pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair]) -> Iterator[tuple[str, str]]:
-    facts = pair_facts(pairs)
-    for comparison in comparisons:
-        pair_id = facts[comparison.number].pair_id
-        yield from ((pair_id, comparison.chosen), (pair_id, comparison.rejected))

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from trl import DPOTrainer
 
 from rewardlab.cli import main
 from rewardlab.config import DPOConfig
+from rewardlab.config.base import LoraConfig
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.checkpoints import read_card
-from rewardlab.models.loading import load_model
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models import loading
+from rewardlab.models.checkpoints import CARD, read_card
+from rewardlab.models.loading import load_model, peft_config
 from rewardlab.training import dpo
 from rewardlab.training.dpo import JudgmentPair, PreferenceTrainer, judgment_pairs_of_votes, read_comparisons, train_dpo
 from rewardlab.types import Order, PreferencePair
@@ -165,19 +169,51 @@ def test_simpo_by_hand(trainer_of: Callable[..., PreferenceTrainer]) -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_parts_of_a_micro_batch_give_its_gradient(trainer_of: Callable[..., PreferenceTrainer]) -> None:
-    gradients = []
+def test_parts_of_a_micro_batch_give_its_gradient_and_metrics(trainer_of: Callable[..., PreferenceTrainer]) -> None:
+    """Parts have unequal numbers of comparisons: a mean of their means is another number."""
+    gradients, logged = [], []
     for limit in (None, 300):
         trainer = trainer_of({"dpo": 0.8, "bco": 0.2, "sft": 1.0}, micro_batch_tokens=limit)
         trainer.create_optimizer()
         trainer.current_gradient_accumulation_steps = 1
-        batch = trainer.data_collator([trainer.train_dataset[n] for n in range(4)])
+        batch = trainer.data_collator([trainer.train_dataset[n] for n in range(3)])
         parts = len(trainer._parts(batch))
         trainer.training_step(trainer.model, batch)
+        trainer.log({})
+        logged.append({name: trainer.state.log_history[-1][name] for name in ("accuracy", "margin", "logps/chosen")})
         gradients.append((parts, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])))
     (whole, a), (parts, b) = gradients
     assert whole == 1 < parts
     torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+    assert logged[1] == pytest.approx(logged[0], rel=1e-4)
+
+
+def test_the_reference_is_what_training_starts_from(
+    trainer_of: Callable[..., PreferenceTrainer], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of an adapter's base in bfloat16, with the adapter, rounded once. Its vision tower reads a square where
+    another process may have images."""
+    model, processor = load_model(str(tiny_checkpoint), device="cpu", dtype="bfloat16")
+    model.save_pretrained(tmp_path / "rounded")
+    processor.save_pretrained(tmp_path / "rounded")
+    model, _ = load_model(str(tmp_path / "rounded"), device="cpu")
+    adapted = peft.get_peft_model(model, peft_config(LoraConfig(r=4), model, []))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    adapted.save_pretrained(tmp_path / "adapter")
+    processor.save_pretrained(tmp_path / "adapter")
+    monkeypatch.setattr(loading, "num_processes", lambda: 2)
+    reference = trainer_of({"dpo": 1.0}, model=str(tmp_path / "adapter")).ref_model
+    start = load_model(str(tmp_path / "run" / "base"), device="cpu")[0].state_dict()
+    found = reference.state_dict()
+    assert found.keys() == start.keys()
+    assert all(torch.equal(weight, found[name]) for name, weight in start.items())
+    seen: list[Any] = []
+    reference.model.visual.register_forward_hook(lambda *call: seen.append(call))
+    with torch.no_grad():
+        reference(input_ids=torch.tensor([[5, 6, 7]]), attention_mask=torch.ones(1, 3, dtype=torch.long))
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8}])
@@ -227,12 +263,22 @@ def test_the_command(tiny_checkpoint: Path, pairs: list[PreferencePair], judgmen
         ({"losses": {"dpo": 0.0}}, "a weight in losses is not above 0"),
         ({"losses": {}}, "losses"),
         ({"margin": 0.5}, "margin 0.5 has no effect without SimPO: add simpo to losses"),
+        ({"lora": {"dropout": 0.1}}, "lora.dropout 0.1 has no effect"),
         ({"micro_batch_size": 1}, "counts both judgments of a comparison; make it even"),
     ],
 )
 def test_configs_that_train_nothing(changes: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         config_for("x", **changes)
+
+
+def test_a_judge_of_another_template_is_refused(
+    tiny_checkpoint: Path, pairs: list[PreferencePair], judgments: Path, tmp_path: Path
+) -> None:
+    judge = Path(shutil.copytree(tiny_checkpoint, tmp_path / "judge"))
+    (judge / CARD).write_text(json.dumps({"template": "plain", "template_hash": "0"}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="template"):
+        train_dpo(pairs, config_for(judge, max_steps=1, save_steps=1), tmp_path / "run", judgments=judgments)
 
 
 def test_one_source_and_enough_of_it(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +76,9 @@ class Capabilities:
     sampling: str | None = None
 
 
+_PROBED: dict[str | tuple[bytes, ...], Capabilities] = {}  # in this process, by the files of the configuration, or by name
+
+
 def refuse_incapable(config: TrainConfig) -> None:
     """Raise ConfigError for a model that a stage cannot train, before its weights are loaded; log what the model can do."""
     report = capability_report(config)
@@ -103,25 +105,10 @@ def capabilities_of(model: str) -> Capabilities:
     CheckpointError."""
     folder, names = Path(model), ("config.json", "adapter_config.json", "processor_config.json", "preprocessor_config.json")
     texts = [(folder / name).read_bytes() if (folder / name).exists() else b"" for name in (*names, "chat_template.jinja")]
-    return _capabilities(model if not any(texts) else "", tuple(texts), _Model(model))
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model's name, equal to any other: configurations are compared by their files."""
-
-    name: str
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Model)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@cache
-def _capabilities(_name: str, _files: tuple[bytes, ...], model: _Model) -> Capabilities:
-    return probe(load_config_of(model.name), load_processor(model.name))
+    key = tuple(texts) if any(texts) else model
+    if key not in _PROBED:
+        _PROBED[key] = probe(load_config_of(model), load_processor(model))
+    return _PROBED[key]
 
 
 def probe(config: Any, processor: Any) -> Capabilities:
@@ -236,7 +223,7 @@ def small_model(config: Any) -> Any:
         _shrink(adapter)
         adapter |= {"text_hidden_size": width, "vision_feature_layer": [1, 0]}
     data |= {name: value for name, value in SMALL.items() if data.get(name) is not None}
-    data |= {name: None for name in ("audio_config",) if name in data}
+    data |= {"audio_config": None} if "audio_config" in data else {}
     with no_init_weights():
         small = type(config).from_dict(data)
         model: Any = AutoModelForImageTextToText.from_config(small, dtype=torch.float32, attn_implementation="sdpa")
