@@ -47,7 +47,10 @@ def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
             "changed since; benchmark the judge on this --data"
         )
     if template and identity.get("template") != template:
-        raise DataError(f"{path}: its judge used another prompt template than the config's; benchmark it with the config's")
+        raise DataError(
+            f"{path}: its judge used another prompt template than the config's; set template to the judge's, or benchmark it "
+            "with the config's"
+        )
 
 
 def read_votes(path: Path) -> Iterator[StoredVote]:

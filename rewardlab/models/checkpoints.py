@@ -191,8 +191,8 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
     name, trained = card.get("template"), card.get("template_hash")
     if template.hash != trained:
         raise CheckpointError(
-            f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
-            f"{template.hash}; use the template it was trained with (template={name}), or train it again"
+            f"{folder}: was trained on template {name!r} with hash {trained}, but this command's template {template.name!r} "
+            f"has hash {template.hash}; use the template it was trained with (template={name}), or train it again"
         )
 
 

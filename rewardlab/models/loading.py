@@ -255,10 +255,11 @@ def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
 
 def set_pixels(processor: Any, pixels: PixelConfig) -> None:
     """Bound the size of images in the processor, which is saved with every checkpoint and used by vLLM, too. Raise ConfigError
-    for a family that shows all images at one size."""
-    size = processor.image_processor.size
-    if "shortest_edge" not in size or "longest_edge" not in size:
-        raise ConfigError(f"pixels: {type(processor).__name__} resizes every image to {dict(size)}; leave pixels out")
+    for a family whose processor has no such bounds."""
+    size = dict(processor.image_processor.size or {})
+    if not size.keys() >= {"shortest_edge", "longest_edge"}:
+        name = type(processor).__name__
+        raise ConfigError(f"pixels: {name} does not bound an image's pixels (its size: {size or 'none'}); set pixels to null")
     processor.image_processor.size = {"shortest_edge": pixels.min, "longest_edge": pixels.max}
 
 
@@ -288,8 +289,7 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
     excluded = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
     chosen = adapted_weights(lora, model, frozen)
     experts = sorted({".".join(name.split(".")[-2:]) for name, weight in chosen if is_expert(name, weight)})
-    if experts and lora.dropout:
-        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts ({', '.join(experts)}) have none; set it to 0")
+    refuse_dropout_of_experts(lora, model, frozen)
     if is_main():
         log_line(adapter_coverage(lora, model, frozen))
     modules: str | list[str] = lora.target_modules
@@ -345,18 +345,25 @@ def is_expert(name: str, weight: nn.Parameter) -> bool:
     return ".experts." in name and len(getattr(weight, "ds_shape", weight.shape)) == 3  # ZeRO-3 flattens what it shards
 
 
+def refuse_dropout_of_experts(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> None:
+    """Raise ConfigError for a dropout if experts have adapters."""
+    if lora.dropout and any(is_expert(name, weight) for name, weight in adapted_weights(lora, model, frozen)):
+        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts have none; set it to 0")
+
+
 def adapter_coverage(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> str:
     """Return in words which fraction of the weights has adapters, and which stays in 16 bits under ``lora.quantize``."""
 
     def size(weights: Iterable[nn.Parameter]) -> int:
         return sum(math.prod(getattr(weight, "ds_shape", weight.shape)) for weight in weights)
 
-    total = size(model.parameters())
-    message = f"adapters on {size(weight for _, weight in adapted_weights(lora, model, frozen)) / total:.1%} of the weights"
+    chosen, total = adapted_weights(lora, model, frozen), size(model.parameters())
+    with_experts = any(is_expert(name, weight) for name, weight in chosen)
+    message = f"adapters on {size(weight for _, weight in chosen) / total:.1%} of the weights"
     experts = size(weight for name, weight in model.named_parameters() if is_expert(name, weight))
     if experts:
-        message += f"; experts are {experts / total:.1%}"
-        message += ", which nf4 leaves in 16 bits" if lora.quantize else ""
+        message += f"; experts are {experts / total:.1%}, {'with' if with_experts else 'without'} adapters"
+        message += ", and nf4 leaves them in 16 bits" if lora.quantize else ""
     return message
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -95,9 +95,11 @@ def judgment_pairs_of_votes(
             right, num_taught = {taught[number, order]: None}, num_taught + 1
         made += [JudgmentPair(number, order, *both) for both in list(zip(right, wrong, strict=False))[:per_order]]
     if not made:
+        counts = Counter(vote.choice is not None for vote in stored)
         raise DataError(
-            f"{votes}: no pair has a right and a wrong vote in the same order; benchmark the judge with more --votes, on pairs "
-            "that it finds hard, or give pairs that a teacher judged"
+            f"{votes}: no pair has a right and a wrong vote in the same order ({counts[True]:,} votes have a verdict, "
+            f"{counts[False]:,} have none); benchmark the judge with more --votes, on pairs that it finds hard, or give pairs "
+            "that a teacher judged"
         )
     if is_main():
         num_silent = sum(vote.choice is None for vote in stored)
@@ -305,6 +307,14 @@ def that_fit(
     return [comparison for n, comparison in enumerate(comparisons) if {2 * n, 2 * n + 1} <= kept]
 
 
+def require_one_source(votes: Path | None, judgments: Path | None) -> Path:
+    """Return the one that is given. Raise ConfigError for none, and for both."""
+    source = votes or judgments
+    if source is None or (votes and judgments):
+        raise ConfigError("dpo learns from votes or from pairs of judgments; give --votes FILE or --judgments FILE, not both")
+    return source
+
+
 def train_dpo(
     pairs: Sequence[PreferencePair],
     config: DPOConfig,
@@ -316,9 +326,7 @@ def train_dpo(
     """Run (or resume) preference optimisation on ``votes`` (``votes.jsonl`` of the same pairs) or ``judgments``
     (:func:`read_comparisons`); return the final checkpoint folder. Raise DataError without comparisons, ConfigError for a
     finished or different run in ``out``, CheckpointError for a judge of another template."""
-    source = votes or judgments
-    if source is None or (votes and judgments):
-        raise ConfigError("preference optimisation learns from votes or from pairs of judgments; give one of both")
+    source = require_one_source(votes, judgments)
     if judgments and config.comparisons_per_order > 1:
         raise ConfigError(
             f"comparisons_per_order {config.comparisons_per_order} counts votes; leave it out with pairs of judgments"

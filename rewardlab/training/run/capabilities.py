@@ -21,6 +21,7 @@ from transformers.initialization import no_init_weights
 
 from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import ConfigError
+from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.families import (
     IMAGE_FIELDS,
     check_fields,
@@ -30,7 +31,13 @@ from rewardlab.models.families import (
     split_images,
     vision_token_ids,
 )
-from rewardlab.models.loading import check_image_token, load_config_of, load_processor
+from rewardlab.models.loading import (
+    check_image_token,
+    load_config_of,
+    load_processor,
+    refuse_dropout_of_experts,
+    set_pixels,
+)
 from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
@@ -88,6 +95,10 @@ def refuse_incapable(config: TrainConfig) -> None:
 def capability_report(config: TrainConfig) -> str:
     """Return what was tried of a stage's model, in a sentence. Raise ConfigError for what a stage cannot do without, and
     CheckpointError."""
+    if config.pixels:
+        set_pixels(load_processor(config.model), config.pixels)
+    if config.lora and config.lora.dropout and (model := build_on_meta(config.model)) is not None:
+        refuse_dropout_of_experts(config.lora, model, config.freeze)
     abilities = capabilities_of(config.model)
     samples = isinstance(config, MethodConfig) and config.engine is None
     if why := abilities.training or (abilities.sampling if samples else None):
@@ -129,7 +140,7 @@ def probe(config: Any, processor: Any) -> Capabilities:
         model = small_model(config)
         if model.base_model is model:  # Llama 4
             why = f"{type(model).__name__} has no module without its output head, from which trainers take hidden states"
-            return Capabilities(report, training=why)
+            return Capabilities(report, training=f"{why}; it can only judge (hf:, prob:)")
         alone_NV = [read_logits(model, row)[0] for row in rows]
         other_V = read_logits(model, encode(processor, [_prompt(dice, SIZES[:1])]))[0]
     except Exception as error:  # the boundary, as above: what cannot be made small may train
