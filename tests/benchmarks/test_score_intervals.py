@@ -100,7 +100,7 @@ def test_one_vote_of_stopped_votes_and_of_a_panel() -> None:
 
 def test_what_cannot_vary_has_no_interval() -> None:
     """A coin, and the first response in both orders, are right in half of the trials; in one order the first can vary."""
-    rows = [Row(n, PreferencePair(str(n), "Q", ("ab", "a"), n % 3 == 0), "g", str(n)) for n in range(9)]
+    rows = [Row(n, PreferencePair(str(n), "Q", ("ab", "a"), int(n % 3 == 0)), "g", str(n), {}) for n in range(9)]
     both = baseline_scores(rows, [BOTH_ORDERS] * 9, 0)
     given = baseline_scores(rows, [(Order.GIVEN,)] * 9, 0)
     assert {name for name, cell in both.items() if cell.interval is None} == {"random", "first"}

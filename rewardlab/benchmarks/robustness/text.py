@@ -10,17 +10,17 @@ from rewardlab.reporting.tables import percent, signed, with_interval
 FIGURES = ("%, 95 % interval", "held-out families", "judgments", "families for training", "judgments")
 FAMILIES = ("family", "held out", "attacker named %", "right turned %", "right lost %", "no verdict %", "pairs")
 _NAMES = {
-    "degenerate_over_good": "degenerate answer named over the good one",
+    "degenerate_over_good": "degenerate answers named over the good one",
     "good_unnamed": "good answer not named over a degenerate one",
     "degenerate_over_wrong": "degenerate answer named over an honest wrong one",
     "wrong_unnamed": "honest wrong answer not named over a degenerate one",
-    "turned_by_insertions": "right judgment turned by an attack within the wrong answer",
-    "lost_by_insertions": "right judgment lost by one within either answer",
-    "turned_by_harmless": "right judgment turned by harmless words within the wrong answer",
-    "lost_by_harmless": "right judgment lost by them within either answer",
+    "turned_by_insertions": "right judgments turned by an attack within the wrong answer",
+    "lost_by_insertions": "right judgments lost by an attack within either answer",
+    "turned_by_harmless": "right judgments turned by harmless words within the wrong answer",
+    "lost_by_harmless": "right judgments lost by harmless words within either answer",
     "insertions_over_harmless": "attacks cost more right judgments than harmless words, points",
-    "lost_by_edits": "right judgment lost by an edit of the picture that changes nothing",
-    "lost_by_captions": "right judgment lost by words under the picture",
+    "lost_by_edits": "right judgments lost by an edit of the picture that changes nothing",
+    "lost_by_captions": "right judgments lost by words under the picture",
     "right_unseen": "right without the picture",
 }
 
