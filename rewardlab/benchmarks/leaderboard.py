@@ -160,7 +160,7 @@ def metric_cells(report: Report) -> dict[str, str]:
         "swap consistency": _with_known(percent(scores.swap_consistency), scores.swap_interval),
         "position bias": _with_known(signed(bias), scores.position_interval),
         VOTE_PLAN: f"{report.votes} × {report.orders}{until}",
-        "tokens a vote": "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
+        TOKENS: "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
         FAULTS: "; ".join(map(key_phrase, report.findings)) or "–",
     }
 
@@ -169,7 +169,7 @@ def _with_known(number: str, interval: Interval | None) -> str:
     return number if interval is None else f"{number} [{', '.join(map(percent, interval))}]"
 
 
-RANK = "rank"
+RANK, TOKENS = "rank", "tokens a vote"
 FAILED_RUN, HOLM, VOTE_PLAN, ONE_VOTE, FAULTS = "failed", "p (Holm)", "votes", "one vote", "what is wrong"  # the last column
 
 
@@ -238,6 +238,7 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     # Sentences stand below the table: a screen is not wide enough for a column of them beside the figures.
     faults = columns.index(FAULTS)
     wrong = [(row[0], row[faults]) for row in rows if row[faults] not in ("", "–")]
+    shown = [n for n, column in enumerate(columns) if column not in (FAULTS, VOTE_PLAN, TOKENS)]  # these are in `plans`
     whole = [run for run in runs if not run.report.failure]
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
@@ -254,7 +255,7 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
         "family_columns": family_columns,
         "families": families,
         "notes": NOTES,
-        "runs": runs,
+        "plans": [(run, metric_cells(run.report)) for run in runs],
         "figures": figures,
         "changes": changes,
         "of_figures": OTHER_FIGURES,
@@ -265,7 +266,11 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
         .render(
-            title=leaderboard_title(runs), columns=columns[:faults], rows=[row[:faults] for row in rows], wrong=wrong, **facts
+            title=leaderboard_title(runs),
+            columns=[columns[n] for n in shown],
+            rows=[[row[n] for n in shown] for row in rows],
+            wrong=wrong,
+            **facts,
         )
     )
 

@@ -303,13 +303,14 @@ def _opening_lines(report: Report) -> list[str]:
 
 
 def terminal_text(report: Report) -> str:
-    """Return the lines that a terminal shows of a run: headline, findings, requirements, the first table of each part, notes
-    and, unless the run is under attack, accuracies."""
+    """Return the lines that a terminal shows of a run: headline, findings, requirements, the first table of each part, what
+    the answers are like, notes and, unless the run is under attack, accuracies."""
     lines = _opening_lines(report)
     for part in report_parts(report):
         lines += [part_markdown(replace(part, tables=part.tables[:1])), ""]
     if not report.robustness:
         lines += [*markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report)), ""]
+    lines += [f"- {name}: {value}" for name, value in answer_facts(report)]
     return "\n".join([*lines, *(f"- note: {note}" for note in report.notes)])
 
 
