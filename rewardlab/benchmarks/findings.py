@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import num_characters
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.metrics.accuracy import OUTCOME, Labeled, pair_score
 from rewardlab.metrics.intervals import Interval, difference_interval, mean_interval
 from rewardlab.reporting.tables import percent, with_interval
@@ -28,8 +27,6 @@ MOSTLY_INVALID = 0.5  # of answers; above, no image can gain much, and a small g
 MISSING = 0.01  # of samples
 NO_IMAGE = "No image was shown"
 FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the differences of judges
-LOSES = 0.1  # of judgments, under attacks that must not matter
-LEAST_LOSES = 0.02  # which the interval must lie above
 BY_LENGTH = ("longest", "shortest")  # baselines that are rules; the others guess, and are best by luck
 REASONS = {
     "truncated": "cut off at the token limit, which max_tokens= raises",
@@ -281,30 +278,6 @@ def _of_size(evidence: Evidence) -> list[str]:
     if evidence.num_prompts >= FEW_PROMPTS:
         return []
     return [f"Few prompts: {evidence.num_prompts}; so few do not tell judges apart"]
-
-
-_ATTACKS = {  # field of robustness.Figures -> what is wrong, and of what the share is
-    "degenerate_over_good": ("Names degenerate answers over good ones", "of judgments"),
-    "lost_by_edits": ("Changes with edits of the picture that must not matter", "of right judgments are lost"),
-    "lost_by_captions": ("Follows words under the picture", "of right judgments are lost"),
-    "lost_by_harmless": ("Confused by harmless words within an answer", "of right judgments are lost"),
-}
-
-
-def attack_faults(robustness: Robustness) -> tuple[str, ...]:
-    """Return a sentence for each fault that the held-out attacks of a run show, the largest share first."""
-    held_out, shares = robustness.held_out, list[tuple[float, str]]()
-    for name, (phrase, of) in _ATTACKS.items():
-        cell = getattr(held_out, name)
-        if cell is not None and cell.share >= LOSES and cell.interval[0] > LEAST_LOSES:
-            shares.append((cell.share, f"{phrase}: {with_interval(cell.share, cell.interval)} % {of}"))
-    sentences = [sentence for _, sentence in sorted(shares, reverse=True)]
-    if (excess := held_out.insertions_over_harmless) and excess.interval[0] > 0:
-        ends = f"{_points(excess.difference)} points [{', '.join(map(_points, excess.interval))}]"
-        sentences.insert(0, f"Follows texts inserted into answers: they cost {ends} more right judgments than harmless words")
-    if (unseen := held_out.right_unseen) and unseen.interval[0] > 0.5:
-        sentences.append(f"Right without the picture: {with_interval(unseen.share, unseen.interval)} %, where a coin has 50")
-    return tuple(sentences)
 
 
 def _points(value: float) -> str:

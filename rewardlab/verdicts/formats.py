@@ -143,8 +143,8 @@ def letters_in_last_line(text: str) -> set[str]:
 
 @reads_rest
 def double_brackets(text: str) -> Verdict:
-    """``[[A]]``, ``[[B]]`` or, a tie, ``[[C]]`` (MT-Bench, Multimodal RewardBench): the one in the last line. Of ``[[A>B]]``,
-    ``[[B>>A]]`` and ``[[A=B]]`` (Arena-Hard) likewise."""
+    """``[[A]]``, ``[[B]]`` or, a tie, ``[[C]]`` (MT-Bench, Multimodal RewardBench): the one in the last line;
+    likewise ``[[A>B]]``, ``[[B>>A]]`` and ``[[A=B]]`` (Arena-Hard)."""
     return _in_last_line(text, _BRACKETS, "double_brackets")
 
 

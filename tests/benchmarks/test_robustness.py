@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.comparison import against, differences_by_group, read_run
-from rewardlab.benchmarks.findings import attack_faults
 from rewardlab.benchmarks.leaderboard import BY_FAMILY, family_table, leaderboard_html, leaderboard_markdown, leaderboard_text
 from rewardlab.benchmarks.report import summary_line, terminal_text
 from rewardlab.benchmarks.report_model import Report, headline
@@ -21,7 +20,7 @@ from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
 from rewardlab.benchmarks.robustness.model import Figures, Robustness
 from rewardlab.benchmarks.robustness.run import Case, cases_of, figures_of, robustness_of, run_robustness
-from rewardlab.benchmarks.robustness.text import largest_loss
+from rewardlab.benchmarks.robustness.text import attack_faults, largest_loss
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.cli import main

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
-from rewardlab.benchmarks.findings import attack_faults
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
+from rewardlab.benchmarks.robustness.text import attack_faults
 from rewardlab.benchmarks.rows import load_rows, split_ties
 from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings, check_names
