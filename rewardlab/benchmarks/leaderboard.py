@@ -238,7 +238,7 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     # Sentences stand below the table: a screen is not wide enough for a column of them beside the figures.
     faults = columns.index(FAULTS)
     wrong = [(row[0], row[faults]) for row in rows if row[faults] not in ("", "–")]
-    shown = [n for n, column in enumerate(columns) if column not in (FAULTS, VOTE_PLAN, TOKENS)]  # these are in `plans`
+    visible = [n for n, column in enumerate(columns) if column not in (FAULTS, VOTE_PLAN, TOKENS)]  # these are in `plans`
     whole = [run for run in runs if not run.report.failure]
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
@@ -267,8 +267,8 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
         .get_template("leaderboard.html")
         .render(
             title=leaderboard_title(runs),
-            columns=[columns[n] for n in shown],
-            rows=[[row[n] for n in shown] for row in rows],
+            columns=[columns[n] for n in visible],
+            rows=[[row[n] for n in visible] for row in rows],
             wrong=wrong,
             **facts,
         )

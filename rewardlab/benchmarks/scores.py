@@ -503,16 +503,16 @@ def baseline_scores(
             judge.score(row.pair, pair_orders, n, seed) for n, (row, pair_orders) in enumerate(zip(rows, orders, strict=True))
         ]
         is_fixed = rule == "random" or (rule == "first" and all(len(pair_orders) == 2 for pair_orders in orders))
-        shown = [0.5] * len(rows) if is_fixed else scores
+        expected = [0.5] * len(rows) if is_fixed else scores
         groups: dict[str, list[float]] = {}
-        for row, score in zip(rows, shown, strict=True):
+        for row, score in zip(rows, expected, strict=True):
             groups.setdefault(row.group, []).append(score)
         means = {name: sum(group) / len(group) for name, group in sorted(groups.items())}
         table[rule] = BaselineScores(
-            micro=sum(shown) / len(shown),
+            micro=sum(expected) / len(expected),
             macro=sum(means.values()) / len(means),
             groups=means,
-            interval=None if is_fixed else mean_interval(shown, clusters),
+            interval=None if is_fixed else mean_interval(expected, clusters),
             all_right=all_right(rows, scores) if whole_prompts else None,
         )
     return table
