@@ -227,7 +227,7 @@ class MappingConfig(Schema):
     ranks: list[str] = Field([], description="In place of scores: ranks, 1 is the best.")
     raters: list[str] = Field(
         [],
-        description="In place of preferred: a column per person, or one with a list, of values of first, second or ties; empty: "
+        description="In place of preferred: a column per person, or one with a list, of first, second or ties; empty: "
         "not rated.",
     )
     counts: list[str] = Field(
