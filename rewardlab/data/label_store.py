@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewardlab.data.ratings import RATING_FIELDS, rating_of, rating_record
+from rewardlab.data.ratings import RATING_FIELDS, UNNAMED, rating_of, rating_record
 from rewardlab.errors import ConfigError, DataError, OutputError
 from rewardlab.types import Rating, Tie
 
@@ -53,7 +53,10 @@ class LabelStore:
         self._db.execute("INSERT INTO run VALUES (?)", (json.dumps(identity),))
 
     def tokens(self, raters: Collection[str] = ()) -> dict[str, str]:
-        """Return the token of each rater: of all earlier ones, and of ``raters``, who are added."""
+        """Return the token of each rater: of all earlier ones, and of ``raters``, who are added. Raise ConfigError for a name that
+        no rater can have."""
+        if wrong := [rater for rater in raters if not rater.strip() or rater.startswith(UNNAMED)]:
+            raise ConfigError(f"--rater {wrong[0]!r}: expected a name that does not begin with {UNNAMED}")
         new = [(rater, secrets.token_urlsafe(18)) for rater in raters]
         self._db.executemany("INSERT OR IGNORE INTO raters VALUES (?, ?)", new)
         return dict(self._db.execute("SELECT rater, token FROM raters ORDER BY rowid"))

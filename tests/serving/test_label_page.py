@@ -80,7 +80,7 @@ def test_one_item_in_twenty_is_an_earlier_pair_in_the_other_order(tmp_path: Path
     assert len(twice) == 5
     assert all(second == first[::-1] for first, second in twice)
     assert shown["summary"] == {"num_pairs": 95, "num_ties": 0, "num_skipped": 0, "num_repeated": 5, "num_same": 5}
-    orders = Counter(rating.shown for _, visit, rating in LabelStore(tmp_path / "labels.sqlite").ratings() if not visit)
+    orders = Counter(rating.order for _, visit, rating in LabelStore(tmp_path / "labels.sqlite").ratings() if not visit)
     assert 25 < orders[Order.SWAPPED] < 70, "the order is drawn"
 
 
@@ -138,6 +138,8 @@ def test_the_order_of_pairs_is_a_sample(tmp_path: Path) -> None:
     store.add("id-1", 0, Rating("ann", 1))
     with pytest.raises(ConfigError, match="other pairs; use the same"):
         store.identify({"pairs": "c", "seed": 0})
+    with pytest.raises(ConfigError, match="'#1': expected a name"):
+        store.tokens(["ann", "#1"])
     (tmp_path / "twice.jsonl").write_text('{"pair_id": "a", "question": "q", "responses": ["x", "y"], "preferred": 0}\n' * 2)
     with pytest.raises(DataError, match="'a' appears twice"):
         LabelQueue(PairTable(tmp_path / "twice.jsonl"), store, LabelRules())
@@ -221,7 +223,7 @@ def test_two_raters_at_once(chromium: Any, tmp_path: Path) -> None:
     tokens = LabelStore(tmp_path / "labels.sqlite").tokens(["ann", "bob"])
     paths = [f"/ui#key={token}" for token in tokens.values()]
     with (
-        running(create_label_app(queue_of(tmp_path, repeat_every=8), tokens)) as url,
+        running(create_label_app(queue_of(tmp_path, repeat_every=6), tokens)) as url,
         opened(chromium, url, DESK, path=paths[0], ignored="ERR_INTERNET") as ann,
         opened(chromium, url, PHONE, path=paths[1], has_touch=True, color_scheme="dark") as bob,
     ):
