@@ -53,8 +53,8 @@ class LabelStore:
         self._db.execute("INSERT INTO run VALUES (?)", (json.dumps(identity),))
 
     def tokens(self, raters: Collection[str] = ()) -> dict[str, str]:
-        """Return the token of each rater: of all earlier ones, and of ``raters``, who are added. Raise ConfigError for a name that
-        no rater can have."""
+        """Return the token of each rater: of all earlier ones, and of ``raters``, who are added. Raise ConfigError for a name
+        that no rater can have."""
         if wrong := [rater for rater in raters if not rater.strip() or rater.startswith(UNNAMED)]:
             raise ConfigError(f"--rater {wrong[0]!r}: expected a name that does not begin with {UNNAMED}")
         new = [(rater, secrets.token_urlsafe(18)) for rater in raters]
