@@ -41,7 +41,7 @@ from rewardlab.types import (
     Vote,
 )
 from rewardlab.verdicts.panel import votes_with_voice
-from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority
+from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority, winner_share
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,9 +130,7 @@ class ComparisonResult:
     def share(self) -> float | None:
         """Return the winner's share (0..1), as ``share_0`` is counted; None without a winner. It is above one half,
         except for a panel, whose majority of members can differ from the mean of their shares."""
-        if self.winner is None or self.share_0 is None:
-            return None
-        return self.share_0 if self.winner == 0 else 1 - self.share_0
+        return winner_share(self.judgment)
 
     @cached_property
     def votes(self) -> tuple[Ballot, ...]:

@@ -94,8 +94,8 @@ def certified_threshold(
     seed: int = 0,
 ) -> CertifiedThreshold:
     """Return the lowest threshold that labels certify. ``confidences`` are those of each labelled pair's verdict (0.5..1; None:
-    no verdict), ``right`` whether people name the same response; a tie of people is named by no verdict. Raise ValueError
-    unless 0 < error < 0.5 and 0 < confidence < 1.
+    no verdict), ``right`` whether people name the same response; a tie of people is named by no verdict. The labelled pairs are
+    a random sample of those that verdicts will be given on. Raise ValueError unless 0 < error < 0.5 and 0 < confidence < 1.
 
     Pairs of one of ``clusters``, a prompt, are one draw: one of them, by ``seed``, counts, and the others' labels are not used.
     So the guarantee is about prompts: of those whose drawn pair gets a verdict, a fraction ``error`` at most gets a wrong one.
@@ -118,7 +118,7 @@ def certified_threshold(
         size = int((sure[:decided] >= sure[count - 1]).sum())
         if at_most(int(wrong[size - 1]), size, error) > 1 - confidence:
             break
-        threshold, given = float(sure[size]) if size < decided else LEAST_CONFIDENCE, size
+        threshold, given = float(sure[size]) if size < decided else math.nextafter(float(sure[-1 + decided]), 0.0), size
     hits = int(wrong[given - 1]) if given else 0
     bound = exact_upper_bound(hits, given, confidence)
     return CertifiedThreshold(error, confidence, threshold, len(drawn), given, hits, bound)
