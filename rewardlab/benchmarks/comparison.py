@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from rewardlab.benchmarks.agreement import RatedPair, agreement_scores, check_labels
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
+from rewardlab.benchmarks.base import REPORT, SCORES, TIES_PASS, VOTES
 from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
-from rewardlab.data.files import read_lines
+from rewardlab.data.files import read_lines, write_atomic
+from rewardlab.data.ratings import read_labels
+from rewardlab.data.votes import vote_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.accuracy import LEAST_BOTH
 from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, macro_interval, sign_flip_p
 from rewardlab.samplers.base import SAMPLING_KEYS
-from rewardlab.types import VerdictStatus
+from rewardlab.types import VerdictStatus, Vote
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -141,12 +144,17 @@ def _row_score(line: str) -> RowScore:
     for name, share in shares.items():
         if not 0 <= share <= 1:
             raise ValueError(f"row {row['row']} of {SCORES} has {name} {share}; expected 0 to 1")
-    pair_id, preferred, alike = row["pair_id"], row["preferred"], row["alike"]
+    pair_id, preferred, alike, longer = (row[name] for name in ("pair_id", "preferred", "alike", "longer"))
     labels = (None,) if "tie" in kinds else (0, 1)
-    if not isinstance(pair_id, str) or preferred not in labels or alike not in (True, False, None):
-        raise ValueError(f"a line of {SCORES} has a wrong type of pair_id, preferred or alike: {line:.120}")
+    if (
+        not isinstance(pair_id, str)
+        or preferred not in labels
+        or alike not in (True, False, None)
+        or longer not in (0, 1, None)
+    ):
+        raise ValueError(f"a line of {SCORES} has a wrong type of pair_id, preferred, alike or longer: {line:.120}")
     place = (row["row"], row["group"], row["cluster"])
-    return RowScore(*place, row["score"], row["invalid"], tuple(kinds), pair_id, preferred, alike)
+    return RowScore(*place, row["score"], row["invalid"], tuple(kinds), pair_id, preferred, alike, longer)
 
 
 def _twice(rows: Sequence[RowScore]) -> int | None:
@@ -177,6 +185,47 @@ def read_run(folder: Path) -> Run:
             ) from error
         raise DataError(f"{folder}: holds no finished run of `rewardlab bench run` ({error})") from error
     return Run(str(folder), report, rows, _seen_images(folder, report), ties)
+
+
+def logged_votes(path: Path) -> Iterator[tuple[int, list[Vote]]]:
+    """Yield (row, votes) of every pair of a finished run, ties among them. Raise DataError for another file."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            next(lines)
+            for line in lines:
+                entry = json.loads(line)
+                if entry["pass"] in ("votes", TIES_PASS):
+                    yield entry["row"], list(map(vote_of, entry["votes"]))
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+        raise DataError(f"{path}: not the votes of a run, or cut off ({type(error).__name__}: {error:.100})") from error
+
+
+def add_agreement(folder: Path, labels: Path | None, *, epsilon: float) -> Report:
+    """Return the report of the finished run in ``folder`` with the agreement of its judge with people, and store it there.
+
+    ``labels``: a file of ratings; None: the run's report has the agreement already. Raise DataError for a run or labels that
+    cannot be read, and if no rating is of a judged pair.
+    """
+    run = read_run(folder)
+    if labels is None:
+        if run.report.agreement is None:
+            raise DataError(f"{folder}: its data has no ratings; give them with --labels FILE")
+        return run.report
+    ratings, votes = read_labels(labels), dict(logged_votes(folder / VOTES))
+    every = [*run.rows, *run.ties]
+    check_labels(ratings, [row.pair_id for row in every], str(labels))
+    scores = agreement_scores(
+        [
+            RatedPair(row.row, row.group, row.cluster, votes.get(row.row, ()), ratings.get(row.pair_id, ()), row.longer)
+            for row in every
+        ],
+        epsilon=epsilon,
+    )
+    if scores is None:
+        raise DataError(f"{labels}: every rating is skip; expected 0, 1, tie or both_bad")
+    report = replace(run.report, agreement=scores)
+    write_atomic(folder / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
+    return report
 
 
 def _seen_images(folder: Path, report: Report) -> str:

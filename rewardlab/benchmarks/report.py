@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from rewardlab.benchmarks.agreement import AGREEMENT, RATERS, agreement_rows, agreement_sentence, rater_rows
 from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import (
@@ -301,9 +302,7 @@ def report_markdown(report: Report) -> str:
     if report.requirements:
         lines += [*(f"- {_met(one)}: `{one.text}`; {one.sentence}." for one in report.requirements), ""]
     for part in report_parts(report):
-        lines += [part.sentence, ""]
-        for columns, rows in part.tables:
-            lines += [*markdown_table(columns, rows), ""]
+        lines += [part_markdown(part), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += [] if report.robustness else ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
@@ -395,8 +394,8 @@ class ReportPart:
 
 
 def report_parts(report: Report) -> list[ReportPart]:
-    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of verified
-    judgments."""
+    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of people,
+    of verified judgments."""
     parts = []
     if (attacks := report.robustness) is not None:
         tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
@@ -407,9 +406,17 @@ def report_parts(report: Report) -> list[ReportPart]:
         parts.append(ReportPart("Panel", panel_sentence(panel), [(PANEL, panel_rows(panel, report.scores))]))
     if (ties := report.ties) is not None:
         parts.append(ReportPart("Ties", ties_sentence(ties), [(TIES, ties_rows(ties))]))
+    if (agreement := report.agreement) is not None:
+        of_raters = [(RATERS, rater_rows(agreement))] if agreement.raters else []
+        parts.append(ReportPart("People", agreement_sentence(agreement), [(AGREEMENT, agreement_rows(agreement)), *of_raters]))
     if (revision := report.revision) is not None:
         parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
     return parts
+
+
+def part_markdown(part: ReportPart) -> str:
+    """Return a part as Markdown: its sentence, and its tables."""
+    return "\n\n".join([part.sentence, *("\n".join(markdown_table(columns, rows)) for columns, rows in part.tables)])
 
 
 def listwise_sentence(scores: ListwiseScores) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rewardlab.benchmarks.agreement import AgreementScores
 from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
@@ -263,7 +264,7 @@ class Report:
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
     that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), ``listwise`` of four answers at once or of
     ratings, None of others. ``ties`` are of a set with pairs that people call a tie; all other scores are of the other pairs.
-    ``requirements`` are those of `--require`.
+    ``agreement`` is with people, of a set with their ratings. ``requirements`` are those of `--require`.
     """
 
     benchmark: str
@@ -299,6 +300,7 @@ class Report:
     robustness: Robustness | None = None
     listwise: ListwiseScores | None = None
     ties: TieScores | None = None
+    agreement: AgreementScores | None = None
     requirements: tuple[RequirementResult, ...] = ()
 
     def __repr__(self) -> str:
@@ -360,7 +362,7 @@ class RowScore:
     """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, the fraction of its votes without a
     verdict (``invalid``), its kinds (see ``kinds``), the pair's own id and the index of its better response; ``alike`` is
     whether both orders name one response, None of a pair in one order. A tie has no better response (``preferred`` is None)
-    and a score of 1 if the judge calls it a tie, else 0."""
+    and a score of 1 if the judge calls it a tie, else 0. ``longer`` is the index of the longer response, None of equal ones."""
 
     row: int
     group: str
@@ -371,6 +373,7 @@ class RowScore:
     pair_id: str
     preferred: int | None
     alike: bool | None
+    longer: int | None
 
     @property
     def three_way(self) -> float:

@@ -117,6 +117,7 @@ def check_possible(
     groups: Collection[str],
     whole_prompts: bool,
     has_ties: bool = False,
+    has_ratings: bool = False,
     measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no value for, before anything is queried.
@@ -129,6 +130,8 @@ def check_possible(
             raise ConfigError(f"{one.text!r}: the data has no group {name!r}; {hint}")
         if top == "ties" and not has_ties:
             raise ConfigError(f"{one.text!r}: this run judges no ties")
+        if top == "agreement" and not has_ratings:
+            raise ConfigError(f"{one.text!r}: needs people's ratings; give them with --labels FILE")
         if (top in BOTH_ORDERS_ONLY or one.path.startswith("ties.disagreement.")) and orders != "both":
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if top == "controls" and name not in controls:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from rewardlab.benchmarks.agreement import with_labels
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
 from rewardlab.benchmarks.pairs import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
+from rewardlab.data.ratings import label_of, read_labels
 from rewardlab.data.recipes import check_images_folder
 from rewardlab.data.row_files import lines_of
 from rewardlab.data.set_checks import SetCheck
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
+from rewardlab.types import Tie
 
 NUM_ROWS = 200  # that are looked at
 
@@ -74,7 +78,8 @@ def _load(load: Callable[..., list[Row]], benchmark: Benchmark, settings: BenchS
     if benchmark.sizes and settings.benchmark in PACKAGED:
         refuse_other_benchmark(benchmark, settings.data)
     if settings.benchmark == OWN_PAIRS:
-        load = partial(load, cluster=settings.cluster or PROMPT, allow_columns=settings.allow_columns)
+        own = {"allow_columns": settings.allow_columns, "unlabelled": settings.labels is not None}
+        load = partial(load, cluster=settings.cluster or PROMPT, **own)
     if settings.benchmark in PACKAGED:
         return load(settings.data, images=settings.images, with_images=with_images)
     try:
@@ -91,10 +96,14 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     """Return the rows to judge, and what is odd about the file. Raise DataError for a replay of rows that it does not have."""
     benchmark = find_benchmark(settings.benchmark)
     rows = load_benchmark_rows(benchmark, settings, with_images=judge.sees)
+    notes = list[str]()
+    if settings.labels is not None:
+        rows, notes = with_labels(rows, read_labels(settings.labels), str(settings.labels))
     check_fit(benchmark, rows, settings.data)
     if judge.rows is not None and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
-    notes = size_notes(benchmark, rows) + equal_length_notes(rows)
+    rows, further = labelled_rows(rows, settings.data)
+    notes += [*further, *size_notes(benchmark, rows), *equal_length_notes(rows)]
     notes += _own_pair_notes(rows, settings, looks=judge.sees) if settings.benchmark == OWN_PAIRS else _page_notes(rows)
     if num_videos := sum(row.num_videos for row in rows):
         policy = judge_video_policy(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
@@ -105,6 +114,28 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
         notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
         rows = rows[: settings.limit]
     return rows, notes
+
+
+def labelled_rows(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[str]]:
+    """Return the rows with a label or a tie, taken from their ratings where they have no other, and a sentence on rows without
+    any, which are left out. Raise DataError if all are."""
+    labelled = []
+    for row in rows:
+        pair = row.pair
+        if pair.preferred is None and pair.tie is None:
+            choice = label_of(pair.ratings).choice
+            if choice is None:
+                continue
+            of_people = {"tie": choice} if isinstance(choice, Tie) else {"preferred": choice}
+            pair = replace(pair, **of_people)
+        labelled.append(replace(row, pair=pair))
+    if not labelled:
+        raise DataError(
+            f"{data}: no pair has a label; to benchmark on it, 'preferred' must be 0, 1, tie or both_bad, or people's ratings "
+            "come with --labels FILE"
+        )
+    sentence = f"{len(rows) - len(labelled):,} of {len(rows):,} pairs have neither a label nor a rating and are left out"
+    return labelled, [sentence] if len(labelled) < len(rows) else []
 
 
 def split_ties(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[Row]]:

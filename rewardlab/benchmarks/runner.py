@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.agreement import RatedPair, agreement_scores
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, TIES_PASS, VOTES, Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
@@ -37,6 +38,7 @@ from rewardlab.benchmarks.scores import (
     calibrate,
     control_scores,
     kinds_of,
+    longer,
     one_vote_scores,
     revision_of,
     score_rows,
@@ -192,6 +194,7 @@ def judge_rows(
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
         has_ties=TIES_PASS in extra.passes,
+        has_ratings=any(row.pair.ratings for row in rows),
         measured=extra.measured,
     )
     query = settings.judge
@@ -248,6 +251,12 @@ def judge_rows(
     if wrong := problems(report, [score for score in row_scores if score.preferred is not None]):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     report = extra.finish(judgments, others, report)
+    if extra.votes is None and extra.chance is None:
+        rated = [
+            RatedPair(row.row, row.group, row.cluster, judgment.votes, row.pair.ratings, longer(row.pair))
+            for row, judgment in zip(*result.by_row, strict=True)
+        ]
+        report = replace(report, agreement=agreement_scores(rated))
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
@@ -544,7 +553,9 @@ def row_score(row: Row, judgment: Judgment) -> RowScore:
     kinds, item = tuple(kinds_of(judgment, preferred)), Labeled(judgment, preferred or 0, row.group)
     score = pair_score(item) if preferred is not None else float("missed" not in kinds)
     return RowScore(
-        row.row, row.group, cluster, score, invalid_rate([item]), kinds, row.pair.pair_id, preferred, pair_swaps([item])[0]
+        *(row.row, row.group, cluster, score, invalid_rate([item]), kinds, row.pair.pair_id, preferred),
+        alike=pair_swaps([item])[0],
+        longer=longer(row.pair),
     )
 
 

@@ -30,7 +30,7 @@ class BenchSettings:
 
     ``cluster``, ``allow_columns`` and ``allow_without_images`` concern pairs of one's own: what counts as one draw
     (:data:`rewardlab.benchmarks.pairs.CLUSTERS`, or a column), which columns may be there unread, whether questions
-    may speak of an image that is not there.
+    may speak of an image that is not there. ``labels``: a file of people's ratings (:mod:`rewardlab.data.ratings`).
     """
 
     benchmark: str
@@ -48,6 +48,7 @@ class BenchSettings:
     cluster: str | None = None
     allow_columns: tuple[str, ...] = ()
     allow_without_images: bool = False
+    labels: Path | None = None
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

@@ -17,6 +17,7 @@ from rewardlab.benchmarks.registry import FORMS, PACKAGED
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
+    JUDGING,
     Allow,
     AllowColumns,
     AsJson,
@@ -28,6 +29,7 @@ from rewardlab.cli.options import (
     Price,
     Votes,
     allowances,
+    app,
     bench_app,
     columns_of,
     judge_of,
@@ -132,6 +134,15 @@ class RunOptions:
         ),
     ] = None
     allow: Allow = None
+    labels: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--labels",
+            help="JSON lines of people's ratings (`pair_id`, `rater`, `choice`): they label pairs without a label, and the "
+            "report has the judge's agreement with people.",
+            rich_help_panel=ROWS,
+        ),
+    ] = None
     price: Price = ""
     budget: Budgets = ""
 
@@ -176,6 +187,7 @@ def bench_run(options: RunOptions) -> None:
         command=command_line(),
         cluster=options.cluster,
         **allowances(options.allow),
+        labels=options.labels,
         requirements=tuple(map(parse_requirement, options.require)),
     )
     report, rows = run_benchmark(settings, options.out)
@@ -413,6 +425,61 @@ def bench_gate(
     if faults or not all(verdict.passes for verdict in verdicts):
         typer.echo(f"{new} does not pass", err=True)
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreeOptions:
+    """Options of `agree`."""
+
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `bench run`.")]
+    labels: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--labels", help="JSON lines of people's ratings; default: those of the benchmark's own file, if it has any."
+        ),
+    ] = None
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            "--epsilon",
+            min=0.0,
+            max=1.0,
+            help="By how much the judge may fall behind a rater: 0.2 for experts, 0.1 for crowds.",
+        ),
+    ] = 0.1
+    require: Annotated[
+        list[str],
+        typer.Option(
+            "--require", help="Exit status 1 unless a number is within a bound: 'agreement.advantage>=0.8'. Repeatable."
+        ),
+    ] = field(default_factory=list)
+    as_json: AsJson = False
+
+
+@command(app, "agree", rich_help_panel=JUDGING)
+def agree_command(options: AgreeOptions) -> None:
+    """Compare a judge with people: agreement, and whether it may replace a rater.
+
+    Each line of `--labels` is one rating: `{"pair_id": "p1", "rater": "ann", "choice": 0}`; choices are 0, 1, tie, both_bad and
+    skip. The report shows one person and the judge against the label that all ratings of a pair come to, Krippendorff's alpha,
+    and the alternative annotator test (arXiv 2501.10970): each rater is compared with the others, and so is the judge in their
+    place. It is added to RUN/report.json and report.md; `bench run ... --labels FILE` also adds it to the page.
+    """
+    from rewardlab.benchmarks.comparison import add_agreement
+    from rewardlab.benchmarks.report import part_markdown, report_markdown, report_parts
+    from rewardlab.benchmarks.requirements import check_report, parse_requirement
+    from rewardlab.data.files import write_atomic
+
+    required = list(map(parse_requirement, options.require))
+    report = add_agreement(options.run, options.labels, epsilon=options.epsilon)
+    write_atomic(options.run / "report.md", report_markdown(report))
+    [part] = [part for part in report_parts(report) if part.title == "People"]
+    typer.echo(json.dumps(report.to_json()["agreement"], indent=1) if options.as_json else part_markdown(part))
+    results = [check_report(report, one) for one in required]
+    for result in results:
+        typer.echo(result.sentence, err=options.as_json or not result.is_met)
+    if not all(result.is_met for result in results):
+        raise typer.Exit(ExitCode.FINDING)
 
 
 @bench_app.command("calibrate")

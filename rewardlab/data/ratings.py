@@ -26,7 +26,15 @@ from rewardlab.types import Order, Rating, Tie
 
 RATING_FIELDS = ("rater", "choice", "shown", "at", "reason")
 SKIP = "skip"
-_CHOICES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, Tie.TIE.value: Tie.TIE, Tie.BOTH_BAD.value: Tie.BOTH_BAD, SKIP: None}
+_CHOICES: dict[str, int | Tie | None] = {
+    "0": 0,
+    "1": 1,
+    "0.0": 0,
+    "1.0": 1,
+    Tie.TIE.value: Tie.TIE,
+    Tie.BOTH_BAD.value: Tie.BOTH_BAD,
+    SKIP: None,
+}
 
 _TIES = re.compile(r"(?:it'?s )?(?:a )?(?:tie|tied|draw|equal|same|neither|both|both (?:are )?good|no preference)(?: vote)?")
 _BOTH_BAD = re.compile(r"(?:tie )?(?:both (?:are )?|all )(?:bad|wrong|poor)(?: vote)?")
@@ -72,6 +80,8 @@ def read_labels(path: Path) -> dict[str, tuple[Rating, ...]]:
         where = f"{path}, line {number}"
         if isinstance(row, DataError):
             raise row
+        if not isinstance(row, Mapping):
+            raise DataError(f"{where}: expected an object with pair_id, rater and choice, got {row!r:.60}")
         pair_id = row.get("pair_id")
         if not isinstance(pair_id, str | int) or isinstance(pair_id, bool) or str(pair_id) == "":
             raise DataError(f"{where}: 'pair_id' is {pair_id!r:.60}; expected the id of a pair")

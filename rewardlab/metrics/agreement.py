@@ -1,7 +1,7 @@
 """Agreement of raters with each other and of a judge with them. Pure functions; numpy only.
 
 A choice is any value that can be compared: 0, 1 or a tie. A judge shown both orders has two choices on an item, each of half
-the weight; a choice of None (no verdict) agrees with nothing.
+the weight, as if one order were drawn; a choice of None (no verdict) agrees with nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LEAST_ITEMS = 30  # that a rater shares with another: with fewer there is no tes
 LEVEL = 0.05  # false discovery rate of the test
 
 
-def cohens_kappa(first: Sequence[Hashable], second: Sequence[Hashable], weights: Sequence[float] | None = None) -> float:
-    """Return Cohen's kappa (-1..1; Cohen, 1960) of two raters' choices on the same items; nan if chance agreement is 1.
+def cohens_kappa(first: Sequence[Hashable], second: Sequence[Hashable], weights: Sequence[float] | None = None) -> float | None:
+    """Return Cohen's kappa (-1..1; Cohen, 1960) of two raters' choices on the same items; None if chance agreement is 1.
 
     1 is full agreement and 0 the agreement of raters who choose at random with their own frequencies.
     """
@@ -31,11 +31,11 @@ def cohens_kappa(first: Sequence[Hashable], second: Sequence[Hashable], weights:
     table = np.zeros((len(codes), len(codes)))
     np.add.at(table, ([codes[c] for c in first], [codes[c] for c in second]), weight / max(weight.sum(), 1e-300))
     chance = float(table.sum(0) @ table.sum(1))
-    return (float(np.trace(table)) - chance) / (1 - chance) if chance < 1 - 1e-12 else math.nan
+    return (float(np.trace(table)) - chance) / (1 - chance) if chance < 1 - 1e-12 else None
 
 
-def krippendorffs_alpha(items: Iterable[Sequence[Hashable]]) -> float:
-    """Return Krippendorff's alpha (nominal; Krippendorff, 2011) of the choices on each item; nan unless two choices differ.
+def krippendorffs_alpha(items: Iterable[Sequence[Hashable]]) -> float | None:
+    """Return Krippendorff's alpha (nominal; Krippendorff, 2011) of the choices on each item; None unless two choices differ.
 
     Raters may be missing: an item with fewer than two choices is left out.
     """
@@ -47,7 +47,7 @@ def krippendorffs_alpha(items: Iterable[Sequence[Hashable]]) -> float:
             observed += (num**2 - sum(count**2 for count in counts.values())) / (num - 1)
     num = sum(totals.values())
     expected = num**2 - sum(count**2 for count in totals.values())
-    return 1 - (num - 1) * observed / expected if expected else math.nan
+    return 1 - (num - 1) * observed / expected if expected else None
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RaterAgreement:
     num_items: int
     rater_accuracy: AccuracyEstimate
     judge_accuracy: AccuracyEstimate
-    kappa: float
+    kappa: float | None
     advantage: float
     p_value: float | None
     replaceable: bool = False
@@ -131,9 +131,10 @@ def _compare(
     clusters: Sequence[str],
 ) -> RaterAgreement:
     human = np.array([_agreement([choices[item]], rest) for item, rest in zip(items, others, strict=True)])
-    machine = np.array([_agreement(judge[item], rest) for item, rest in zip(items, others, strict=True)])
-    wins = (machine >= human - 1e-9).astype(float)
-    behind = (human >= machine - 1e-9) - wins
+    by_order = [[_agreement([choice], rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
+    machine = np.array([math.fsum(scores) / len(scores) for scores in by_order])
+    wins = np.array([np.mean([score >= own for score in scores]) for scores, own in zip(by_order, human, strict=True)])
+    losses = np.array([np.mean([own >= score for score in scores]) for scores, own in zip(by_order, human, strict=True)])
     pairs = [(choice, choices[item], 1 / len(judge[item])) for item in items for choice in judge[item]]
     return RaterAgreement(
         rater,
@@ -142,7 +143,7 @@ def _compare(
         mean_estimate(machine, clusters),
         cohens_kappa(*map(list, zip(*pairs, strict=True))),
         float(wins.mean()),
-        _p_value_below(behind, epsilon, clusters) if len(items) >= LEAST_ITEMS else None,
+        _p_value_below(losses - wins, epsilon, clusters) if len(items) >= LEAST_ITEMS else None,
     )
 
 

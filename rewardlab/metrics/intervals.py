@@ -226,7 +226,7 @@ def student_tail(value: float, freedom: float) -> float:
 
 
 def _student_angle(angle: float, freedom: float) -> tuple[float, float]:
-    """Return the probability of Student's t between 0 and sqrt(freedom) tan(angle), and its derivative by the angle. By angle the
+    """Return the probability of Student's t between 0 and sqrt(freedom) tan(angle), and its derivative by the angle: the
     density is proportional to cos(angle) ** (freedom - 1); Simpson's rule integrates it."""
     half = freedom / 2
     log_ratio = math.log(half) / 2 if freedom > 1e7 else math.lgamma(half + 0.5) - math.lgamma(half)

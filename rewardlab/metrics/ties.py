@@ -35,7 +35,7 @@ class TieScores:
     disagreement: ShareEstimate | None
 
 
-def _outcomes(votes: Sequence[Vote]) -> list[Outcome]:
+def order_outcomes(votes: Sequence[Vote]) -> list[Outcome]:
     """Return the outcome of each order that was asked: a response, TIE, or NO_VALID_VOTE."""
     outcomes = []
     for of_order in filter(None, (in_order(votes, order) for order in BOTH_ORDERS)):
@@ -47,7 +47,7 @@ def _outcomes(votes: Sequence[Vote]) -> list[Outcome]:
 
 def three_way_outcome(votes: Sequence[Vote]) -> Outcome:
     """Return what a judge says of a pair in three classes; NO_VALID_VOTE if an order has no answer."""
-    outcomes = _outcomes(votes)
+    outcomes = order_outcomes(votes)
     if not outcomes or Outcome.NO_VALID_VOTE in outcomes:
         return Outcome.NO_VALID_VOTE
     return outcomes[0] if len(set(outcomes)) == 1 else Outcome.TIE
@@ -55,7 +55,7 @@ def three_way_outcome(votes: Sequence[Vote]) -> Outcome:
 
 def orders_differ(votes: Sequence[Vote]) -> bool | None:
     """Return whether the two orders name different responses; None unless each names one."""
-    winners = [outcome.winner for outcome in _outcomes(votes)]
+    winners = [outcome.winner for outcome in order_outcomes(votes)]
     return None if len(winners) < len(BOTH_ORDERS) or None in winners else winners[0] != winners[1]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def test_kappa_is_scikit_learns(seed: int) -> None:
 
 
 def test_kappa_without_a_second_category_is_undefined() -> None:
-    assert math.isnan(cohens_kappa([1, 1], [1, 1]))
+    assert cohens_kappa([1, 1], [1, 1]) is None
     assert cohens_kappa([0, 1], [1, 0]) == pytest.approx(-1)
 
 
@@ -59,7 +58,7 @@ def test_alpha_is_its_definition(seed: int, missing: float) -> None:
 
 
 def test_alpha_of_one_choice_is_undefined() -> None:
-    assert math.isnan(krippendorffs_alpha([[1, 1], [1, 1, 1], [0]]))
+    assert krippendorffs_alpha([[1, 1], [1, 1, 1], [0]]) is None
     assert krippendorffs_alpha([[0, 0], [1, 1]]) == 1
 
 
@@ -113,6 +112,22 @@ def test_a_judge_in_both_orders_has_half_a_choice_in_each() -> None:
     assert accuracies == {"a": (0.5, 0.25), "b": (0.5, 0.25), "c": (0.0, 0.5)}
     assert [one.replaceable for one in test.raters] == [False, False, True]
     assert test.winning_rate == pytest.approx(1 / 3)
+
+
+def test_a_judge_in_both_orders_is_as_one_in_a_random_order() -> None:
+    """The advantage is the mean over all ways to draw an order of each item."""
+    dice = np.random.default_rng(5)
+    items = [str(n) for n in range(4)]
+    ratings = {name: {item: int(dice.integers(2)) for item in items} for name in "abc"}
+    judge = {item: tuple(int(choice) for choice in dice.integers(0, 2, 2)) for item in items}
+    both = alternative_annotator_test(ratings, judge)
+    drawn = [
+        alternative_annotator_test(ratings, {item: (judge[item][place],) for item, place in zip(items, places, strict=True)})
+        for places in itertools.product((0, 1), repeat=len(items))
+    ]
+    for n, one in enumerate(both.raters):
+        assert one.advantage == pytest.approx(np.mean([test.raters[n].advantage for test in drawn]))
+        assert one.judge_accuracy.accuracy == pytest.approx(np.mean([test.raters[n].judge_accuracy.accuracy for test in drawn]))
 
 
 def test_items_of_one_prompt_are_one_draw() -> None:

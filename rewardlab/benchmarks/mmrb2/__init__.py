@@ -28,7 +28,7 @@ from rewardlab.benchmarks.media import check_media
 from rewardlab.data.images import read_image
 from rewardlab.data.rows import validate
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.types import IMAGE_MARK, Choice, Judgment, Order, PreferencePair
+from rewardlab.types import IMAGE_MARK, Choice, Judgment, Order, PreferencePair, Rating
 from rewardlab.verdicts.votes import in_order
 
 _FLIPPED = {"A": "B", "B": "A"}
@@ -201,10 +201,22 @@ def _row(fields: Mapping[str, Any], task: str, number: int, path: Path, with_ima
             f"{where}: has no prompt; build the benchmark with its own script (build_from_hf.py) and give its output"
         )
     source = str(fields.get("prompt_source", "unknown"))
-    pair = PreferencePair(str(fields["id"]), question, (answers[0], answers[1]), preferred, category=task, source=source)
+    responses, ratings = (answers[0], answers[1]), ratings_in(fields, where)
+    pair = PreferencePair(str(fields["id"]), question, responses, preferred, category=task, source=source, ratings=ratings)
     validate(pair, where=where)
     slices = {"source": f"{task}/{source}", "models": "one model" if models[0] == models[1] else "two models"}
     return Row(number, pair, task, f"{source}/{(fields.get('prompt_metadata') or {}).get('id', fields['id'])}", slices)
+
+
+def ratings_in(fields: Mapping[str, Any], where: str) -> tuple[Rating, ...]:
+    """Return the three people's ratings of a pair: 1 to 6, of which 4 to 6 are for A. Raters are named by their place in the
+    file. The reasoning task has letters for single answers, which rate no pair. Raise DataError for other numbers."""
+    values = fields.get("human_annotations")
+    if not isinstance(values, list):
+        return ()
+    if not all(type(value) is int and 1 <= value <= 6 for value in values):
+        raise DataError(f"{where}: human_annotations is {values!r:.60}; expected whole numbers from 1 to 6")
+    return tuple(Rating(f"rater {place}", int(value < 4)) for place, value in enumerate(values, start=1))
 
 
 def _seen(row: Row, fields: Mapping[str, Any], folder: Path) -> Row:

@@ -85,8 +85,10 @@ def load_labelled_pairs(
     policy: VideoPolicy | None = None,
     cluster: str = PROMPT,
     allow_columns: Collection[str] = (),
+    unlabelled: bool = False,
 ) -> list[Row]:
-    """Return the rows of pairs with a label or a tie; images embedded, or paths from ``--images``; ``policy``: of their videos.
+    """Return the rows of pairs with a label, a tie or ratings (``unlabelled``: also of others); images embedded, or paths from
+    ``--images``; ``policy``: of their videos.
 
     ``cluster``: one of :data:`rewardlab.benchmarks.pairs.CLUSTERS`, or a column; ``allow_columns`` as
     :func:`rewardlab.data.pairs.validate_rows` takes them. Raise DataError for an unlabelled or malformed row, MediaError for an
@@ -97,9 +99,10 @@ def load_labelled_pairs(
     pairs = read_pairs(data, images=images, frames=None, allow_columns=allowed, undecodable=undecodable)
     for number, (stored, key) in enumerate(zip(pairs, clusters_of(pairs, data, cluster), strict=True)):
         pair, fault = _with_frames(stored, f"{data}, row {number}", policy, undecodable)
-        if pair.preferred is None and pair.tie is None:
+        if not unlabelled and pair.preferred is None and pair.tie is None and not pair.ratings:
             raise DataError(
-                f"{data}, row {number}: has no label; to benchmark on it, 'preferred' must be 0, 1, tie or both_bad"
+                f"{data}, row {number}: has no label; to benchmark on it, 'preferred' must be 0, 1, tie or both_bad, or its "
+                "ratings come with --labels FILE"
             )
         visible = pair if with_images else replace(pair, images=())
         slices = {"source": pair.source or "unknown", "level": str(pair.level)}

@@ -1,0 +1,99 @@
+"""Ratings of single people: in files of labels and in pairs, and the label that they come to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet
+from rewardlab.data.ratings import PeoplesLabel, label_of, read_labels, write_labels
+from rewardlab.errors import DataError
+from rewardlab.types import Order, PreferencePair, Rating, Tie
+
+RATINGS = (
+    Rating("ann", 0, Order.SWAPPED, "2026-11-27T10:00:00+00:00", "sharper"),
+    Rating("bob", 1, Order.GIVEN),
+    Rating("cem", Tie.BOTH_BAD),
+    Rating("dee", None),
+)
+
+
+def test_labels_are_read_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    write_labels(path, [("p1", RATINGS[0]), ("p\u2028 2", RATINGS[2]), *(("p1", rating) for rating in RATINGS[1:])])
+    assert read_labels(path) == {"p1": (RATINGS[0], *RATINGS[1:]), "p\u2028 2": (RATINGS[2],)}
+    first = json.loads(path.read_text().split("\n")[0])
+    assert first == {"pair_id": "p1", "rater": "ann", "choice": 0, "shown": "swapped", "at": RATINGS[0].at, "reason": "sharper"}
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_pairs_keep_their_ratings(write: object, tmp_path: Path) -> None:
+    pair = PreferencePair("p1", "Which?", ("a", "b"), None, ratings=RATINGS)
+    path = tmp_path / f"pairs.{'parquet' if write is write_parquet else 'jsonl'}"
+    write([pair, PreferencePair("p2", "Which?", ("a", "b"), 1)], path)  # type: ignore[operator]
+    assert [one.ratings for one in read_pairs(path)] == [RATINGS, ()]
+
+
+def test_a_swapped_pair_has_swapped_ratings() -> None:
+    pair = PreferencePair("p1", "Which?", ("a", "b"), 0, ratings=RATINGS)
+    assert [(rating.choice, rating.shown) for rating in pair.swap().ratings] == [
+        (1, Order.GIVEN),
+        (0, Order.SWAPPED),
+        (Tie.BOTH_BAD, None),
+        (None, None),
+    ]
+    assert pair.swap().swap() == pair
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"rater": "ann", "choice": 0}', "line 2: 'pair_id' is None"),
+        ('{"pair_id": "p", "choice": 0}', "line 2: 'rater' is None; expected a name"),
+        ('{"pair_id": "p", "rater": " ", "choice": 0}', "'rater' is ' '"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 2}', "'choice' is 2; expected 0, 1, tie, both_bad or skip"),
+        ('{"pair_id": "p", "rater": "ann", "choice": true}', "'choice' is True"),
+        ('{"pair_id": "p", "rater": "ann"}', "'choice' is None"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 1, "shown": "left"}', "'shown' is 'left'; expected given or swapped"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 1, "vote": 3}', "unknown field 'vote'; expected rater, choice"),
+        ("[1]", "line 2"),
+        ("{", "line 2"),
+    ],
+)
+def test_a_bad_line_is_named(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text('{"pair_id": "p", "rater": "ann", "choice": 0}\n' + line + "\n")
+    with pytest.raises(DataError) as caught:
+        read_labels(path)
+    assert said in str(caught.value)
+
+
+def test_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "labels.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="has no ratings"):
+        read_labels(tmp_path / "labels.jsonl")
+    with pytest.raises(DataError, match="no such file"):
+        read_labels(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("choices", "label"),
+    [
+        ([0, 0, 1], PeoplesLabel(0, 2 / 3, 3)),
+        ([1, None, None], PeoplesLabel(1, 1.0, 1)),
+        ([0, 1], PeoplesLabel(Tie.TIE, 0.5, 2)),
+        ([Tie.BOTH_BAD, Tie.TIE, Tie.BOTH_BAD, 0], PeoplesLabel(Tie.BOTH_BAD, 0.75, 4)),
+        ([Tie.TIE, Tie.BOTH_BAD, 1], PeoplesLabel(Tie.TIE, 2 / 3, 3)),
+        ([None], PeoplesLabel(None, 0.0, 0)),
+        ([], PeoplesLabel(None, 0.0, 0)),
+    ],
+)
+def test_the_label_of_ratings(choices: list[int | Tie | None], label: PeoplesLabel) -> None:
+    assert label_of([Rating(str(n), choice) for n, choice in enumerate(choices)]) == label
+
+
+def test_a_rater_counts_once() -> None:
+    """The first rating of a pair is the rater's; a repetition only shows how consistent the rater is."""
+    assert label_of([Rating("ann", 0), Rating("ann", 1), Rating("ann", 1)]) == PeoplesLabel(0, 1.0, 1)
