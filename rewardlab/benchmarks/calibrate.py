@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rewardlab.benchmarks.base import TIES_PASS, VOTES
+from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
@@ -71,7 +71,7 @@ def calibrate_run(folder: Path) -> CalibrationFit:
 def fit_run(folder: Path) -> CalibrationFit:
     """Return what :func:`calibrate_run` stores."""
     run = read_run(folder)
-    identity, votes_by_row = logged_votes(folder / VOTES)
+    identity, votes_by_row = _votes(folder / VOTES)
     checkpoint = _checkpoint(str(run.report.judge), identity)
     stored = float(identity.get(VERDICT_TEMPERATURE, 1.0))
     margins = {row: [stored * margin for margin in combined_margins(votes)] for row, votes in votes_by_row.items()}
@@ -154,14 +154,13 @@ def _is_finite(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def logged_votes(path: Path) -> tuple[dict[str, Any], dict[int, list[Vote]]]:
-    """Return the identity of the run that wrote the votes, and them by row, ties included, without those of controls. Raise
-    DataError for what is not the votes of a run."""
+def _votes(path: Path) -> tuple[dict[str, Any], dict[int, list[Vote]]]:
+    """Return the identity of the run that wrote the votes, and them by row, without those of controls."""
 
     def entries() -> Iterator[tuple[int, list[Vote]]]:
         for line in lines[1:]:
             entry = json.loads(line)
-            if entry["pass"] in ("votes", TIES_PASS):
+            if entry["pass"] == "votes":
                 votes = [vote_of(vote) for vote in entry["votes"]]
                 if odd := [vote.margin for vote in votes if vote.margin is not None and not _is_finite(vote.margin)]:
                     raise ValueError(f"a margin on pair {entry['row']} is {odd[0]!r}; expected a finite number")

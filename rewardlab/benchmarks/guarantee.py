@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from rewardlab.benchmarks.agreement import check_labels
 from rewardlab.benchmarks.base import VOTES
-from rewardlab.benchmarks.calibrate import logged_votes
-from rewardlab.benchmarks.comparison import read_run
+from rewardlab.benchmarks.comparison import logged_votes, read_run
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.files import sha256_of
 from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.data.ratings import label_of, read_labels
+from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.guarantee import Guarantee, judge_facts
 from rewardlab.judging.spec import judge_config, judge_weights_id
@@ -45,7 +46,7 @@ def certify_run(
     _check(folder, run.report.failure, run.report.orders, is_plain=not (report.robustness or report.listwise))
     if report.stop_error is not None:
         raise ConfigError(f"{folder}: was sampled vote by vote; benchmark without stop_error, so that all pairs have all votes")
-    identity, votes = logged_votes(folder / VOTES)
+    identity, votes = identity_of_votes(folder / VOTES), dict(logged_votes(folder / VOTES))
     config = judge_config(JudgeConfig.model_validate(dict(report.judge_config)))
     if (now := judge_weights_id(config.judge)) and now != identity.get("weights"):
         raise ConfigError(
@@ -69,9 +70,8 @@ def certify_run(
     )
     decided = [row for row in labelled if certified.gives(shares[row.row])]
     coverage = mean_estimate([float(certified.gives(shares[row.row])) for row in rows], [row.cluster for row in rows])
-    realised = (
-        mean_estimate([float(not right[row.row]) for row in decided], [row.cluster for row in decided]) if decided else None
-    )
+    wrong, prompts = [float(not right[row.row]) for row in decided], [row.cluster for row in decided]
+    realised = mean_estimate(wrong, prompts) if decided else None
     evidence = {
         "benchmark": report.benchmark,
         "data_sha256": report.data_sha256,
@@ -102,14 +102,12 @@ def _labels(folder: Path, rows: list[RowScore], path: Path | None) -> Mapping[in
     if path is None:
         return {row.row: Tie.TIE if row.preferred is None else row.preferred for row in rows}
     ratings = read_labels(path)
+    check_labels(ratings, [row.pair_id for row in rows], str(path))
     if twice := [name for name, number in Counter(row.pair_id for row in rows).items() if number > 1 and name in ratings]:
         raise DataError(
             f"{path}: labels pair {twice[0]!r}, and {folder} has several pairs of that id; expected ids that differ"
         )
     found = {row.row: label_of(ratings[row.pair_id]).choice for row in rows if row.pair_id in ratings}
-    if len(found) < len(ratings):
-        strange = sorted(ratings.keys() - {row.pair_id for row in rows})
-        raise DataError(f"{path}: labels {len(strange):,} pairs that {folder} does not have, such as {strange[0]!r}")
     return {row: choice for row, choice in found.items() if choice is not None}
 
 
@@ -128,8 +126,8 @@ def guarantee_lines(guarantee: Guarantee) -> list[str]:
     share, least, most = (100 * value for value in evidence["realised_error"])
     return [
         prompts,
-        f"threshold {certified.threshold:.4f}: of the verdicts with more confidence at most {100 * certified.error:g} % are wrong, "
-        f"with a probability of {100 * certified.confidence:g} % over label sets",
+        f"threshold {certified.threshold:.4f}: of the verdicts with more confidence at most {100 * certified.error:g} % are "
+        f"wrong, with a probability of {100 * certified.confidence:g} % over label sets",
         f"coverage {100 * evidence['coverage'][0]:.1f} % [{low:.1f}, {high:.1f}] of all pairs, with {guarantee.votes} votes of "
         "each order; the judge abstains from the others",
         f"realised error {share:.1f} % [{least:.1f}, {most:.1f}]; exact bound {100 * certified.upper_bound:.1f} % "

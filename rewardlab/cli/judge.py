@@ -171,10 +171,10 @@ def guarantee_command(
     """Certify a threshold on the judge's confidence: of the verdicts above it at most `--error` are wrong.
 
     `rewardlab bench run pairs --judge prob:runs/rl/final --data held_out.parquet --votes 8 --out runs/held_out`, then
-    `rewardlab guarantee runs/held_out --labels labels.jsonl`. Writes `guarantee.json` into the run's folder, bound to the judge,
-    its weights, template, sampling and votes: `rewardlab serve --guarantee FILE`, `open_judge(..., guarantee=FILE)`. Pairs
-    below the threshold are abstained from. One pair of each prompt counts, and a verdict on a pair that people call a tie is
-    wrong. Use several votes of each order: one rationale saturates its verdict.
+    `rewardlab guarantee runs/held_out --labels labels.jsonl`. Writes `guarantee.json` into the run's folder, bound to the
+    judge, its weights, template, sampling and votes. The judge abstains from pairs below the threshold. One pair of each prompt
+    counts, and a verdict on a pair that people call a tie is wrong. The labelled pairs must be a random sample. Use several
+    votes of each order: one rationale saturates its verdict.
 
     **Exit status 1** if no threshold can be certified.
     """

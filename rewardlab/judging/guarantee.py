@@ -37,7 +37,7 @@ def judge_facts(config: JudgeConfig, identity: Mapping[str, Any]) -> Facts:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Verdicts above ``certified.threshold``, of ``votes`` in either order, are wrong in a fraction ``certified.error`` at most.
+    """Verdicts above ``certified.threshold``, of ``votes`` in each order, are wrong in a fraction ``certified.error`` at most.
 
     ``judge`` are the :func:`judge_facts` that it holds for, ``evidence`` what it was certified on: benchmark, labels, coverage,
     command.
@@ -62,8 +62,8 @@ class Guarantee:
         """
         if self.certified.threshold is None:
             raise ConfigError(
-                f"no threshold was certified for an error of {self.certified.error:g}, so that every verdict would be abstained "
-                "from; certify with more labels or a larger error"
+                f"no threshold was certified for an error of {self.certified.error:g}: the judge abstains from all pairs; "
+                "certify with more labels or a larger error"
             )
         if error < self.certified.error:
             raise ConfigError(
@@ -83,8 +83,8 @@ class Guarantee:
         return self.votes
 
     def decide(self, judged: Judgment) -> Judgment:
-        """Return a judgment in both orders as it is if its confidence exceeds the threshold; else one that has ABSTAINED and has
-        no ``share_0``. One of NO_VALID_VOTE stays."""
+        """Return a judgment in both orders as it is if its confidence exceeds the threshold; else one that has ABSTAINED,
+        without ``share_0``. One of NO_VALID_VOTE stays."""
         judged = both_orders_or_none(judged)
         complete = all(len(in_order(judged.votes, order)) >= self.votes for order in BOTH_ORDERS)
         if judged.outcome is Outcome.NO_VALID_VOTE or (complete and self.certified.gives(winner_share(judged))):
