@@ -16,7 +16,7 @@ import numpy as np
 from rewardlab.metrics.intervals import cluster_numbers
 
 LEAST_CONFIDENCE = 0.5  # every verdict has more
-LEAST_COVERAGE = 0.25  # fraction of the labels that the first test uses
+LEAST_COVERAGE, MOST_COVERAGE = 0.25, 0.5  # fractions of the labels that the first test uses
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,10 @@ def exact_upper_bound(hits: int, number: int, confidence: float) -> float:
 def label_counts(number: int, error: float, confidence: float) -> tuple[int, ...]:
     """Return how many of the surest of ``number`` labels each test of the sequence uses, in its order.
 
-    For each number of errors the least count that shows ``error`` in spite of them, from :data:`LEAST_COVERAGE` on, and
-    ``number`` itself. They depend on nothing but the arguments. Empty where even no error among all would show it.
+    For each number of errors the least count that shows ``error`` in spite of them, and ``number`` itself. The first is at
+    least :data:`LEAST_COVERAGE` of the labels, and allows one error unless that takes more than :data:`MOST_COVERAGE`: a single
+    wrong label should not end the sequence. The steps depend on nothing but the arguments. Empty where even no error among all
+    would show it.
     """
     counts, hits, size = [], 0, 1
     while size <= number:
@@ -80,8 +82,10 @@ def label_counts(number: int, error: float, confidence: float) -> tuple[int, ...
             size += 1
         counts.append(size)
         hits += 1
-    fitting = [count for count in counts if LEAST_COVERAGE * number <= count < number]
-    return (*fitting, number) if counts and counts[0] <= number else ()
+    if not counts or counts[0] > number:
+        return ()
+    later = counts[1:] if len(counts) > 1 and counts[1] <= MOST_COVERAGE * number else counts
+    return (*(count for count in later if LEAST_COVERAGE * number <= count < number), number)
 
 
 def certified_threshold(
