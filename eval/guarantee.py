@@ -210,7 +210,12 @@ def study(run: Path | None, *, sets: int = SETS) -> tuple[str, dict[str, Any]]:
         pairs = simulated(bias)
         rows[bias] = (float(pairs[1].mean()), {error: label_sets(pairs, error, sets=sets) for error in ERRORS})
     results["simulated"] = rows
-    lines = ["# Verdicts with a guaranteed error", "", f"`{shlex.join(['python', *sys.argv])}`, commit {results['commit']}.", ""]
+    lines = [
+        "# Verdicts with a guaranteed error",
+        "",
+        f"`{shlex.join(['python', *sys.argv])}`, commit {results['commit']}.",
+        "",
+    ]
     lines += [
         f"Percent. {sets:,} label sets of {LABELS} prompts each; at most {percent(1 - CONFIDENCE)} may be over the bound.",
         "",

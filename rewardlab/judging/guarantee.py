@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.spec import OTHERS, JudgeSpec, weights_name
+from rewardlab.judging.spec import JudgeSpec, weights_name
 from rewardlab.metrics.guarantee import CertifiedThreshold
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
@@ -23,9 +23,9 @@ Facts = Mapping[str, str | float]
 def judge_facts(config: JudgeConfig, identity: Mapping[str, Any]) -> Facts:
     """Return what a guarantee holds for: engine, weights, template and sampling. ``identity`` is the judge's own, or that of a
     run. A local checkpoint is known by its weights, wherever it is."""
-    weights, parsed = weights_name(config.judge), JudgeSpec.parse(config.judge, *OTHERS)
+    weights = weights_name(config.judge)
     return {
-        "judge": str(replace(parsed, target="")) if weights else config.judge,
+        "judge": str(replace(JudgeSpec.parse(config.judge), target="")) if weights else config.judge,
         "weights": weights or str(identity.get("weights", "")),
         "template": str(identity.get("template", "")),
         **config.sampling,
