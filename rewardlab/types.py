@@ -31,20 +31,20 @@ class Tie(StrEnum):
 class Rating:
     """One person's choice between the responses of a pair: 0 or 1, a tie, or None: cannot tell.
 
-    ``shown``: the order in which the person saw the responses (None: not known); ``at``: when, in ISO 8601; ``reason``: why, in
+    ``order``: the order in which the person saw the responses (None: not known); ``at``: when, in ISO 8601; ``reason``: why, in
     the person's words.
     """
 
     rater: str
     choice: int | Tie | None
-    shown: Order | None = None
+    order: Order | None = None
     at: str = ""
     reason: str = ""
 
     def swap(self) -> Rating:
         """Return the rating as it reads when the two responses of the pair are exchanged."""
         choice = 1 - self.choice if isinstance(self.choice, int) else self.choice
-        return replace(self, choice=choice, shown=None if self.shown is None else self.shown.swap())
+        return replace(self, choice=choice, order=None if self.order is None else self.order.swap())
 
 
 class Choice(StrEnum):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.data.ratings import first_ratings, label_of
+from rewardlab.data.ratings import UNNAMED, first_ratings, peoples_label
 from rewardlab.errors import DataError
 from rewardlab.metrics.agreement import RaterAgreement, alternative_annotator_test, cohens_kappa, krippendorffs_alpha
 from rewardlab.metrics.intervals import (
@@ -66,7 +66,7 @@ class GroupAgreement:
 
 @dataclass(frozen=True)
 class AgreementScores:
-    """A judge against people on ``num_pairs`` rated pairs (``num_ratings`` of ``num_raters`` people). Fractions in 0..1.
+    """A judge against people on ``num_pairs`` rated pairs (``num_ratings``, of ``num_raters`` named people). Fractions in 0..1.
 
     ``person``: ratings that equal the label of the pair's ratings, the rating itself among them: the most to expect of a judge.
     ``judge``: the same of the judge. ``others``: two people's ratings of one pair that are equal, and ``judge_with_one``: judge
@@ -105,7 +105,8 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
     ratings: dict[str, dict[str, Hashable]] = {}
     for pair, of_pair in zip(rated, choices, strict=True):
         for rater, choice in of_pair.items():
-            ratings.setdefault(rater, {})[str(pair.row)] = choice
+            if not rater.startswith(UNNAMED):
+                ratings.setdefault(rater, {})[str(pair.row)] = choice
     judge = {str(pair.row): pair.judge_choices for pair in rated}
     names = {str(pair.row): pair.cluster for pair in rated}
     test = alternative_annotator_test(ratings, judge, epsilon=epsilon, clusters=names)
@@ -142,7 +143,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
 
 
 def _label(ratings: Sequence[Rating]) -> Hashable:
-    choice = label_of(ratings).choice
+    choice = peoples_label(ratings).choice
     return Tie.TIE if isinstance(choice, Tie) else choice
 
 
@@ -180,9 +181,9 @@ def _length_bias(pair: RatedPair) -> float | None:
 def _place_bias(pair: RatedPair) -> float | None:
     judged = [vote.verdict.choice is Choice.FIRST for vote in pair.votes if vote.verdict.choice is not None]
     people = [
-        (rating.choice == 0) == (rating.shown is Order.GIVEN)
+        (rating.choice == 0) == (rating.order is Order.GIVEN)
         for rating in first_ratings(pair.ratings)
-        if rating.shown is not None and rating.choice in (0, 1)
+        if rating.order is not None and rating.choice in (0, 1)
     ]
     return sum(judged) / len(judged) - sum(people) / len(people) if judged and people else None
 
@@ -220,10 +221,14 @@ AGREEMENT = ("agreement with people", "one person", "the judge")
 RATERS = ("rater", "pairs", "with the other raters", "the judge in their place", "the judge's advantage", "replaceable")
 
 
+def _by(num_raters: int) -> str:
+    return f"by {num_raters:,} people " if num_raters else ""
+
+
 def agreement_sentence(scores: AgreementScores) -> str:
     """Return how far people agree, and whether the judge may replace one of them."""
     text = (
-        f"{scores.num_ratings:,} ratings by {scores.num_raters:,} people of {scores.num_pairs:,} pairs. One person agrees with "
+        f"{scores.num_ratings:,} ratings {_by(scores.num_raters)}of {scores.num_pairs:,} pairs. One person agrees with "
         f"the label that all ratings of a pair come to in {percent(scores.person.accuracy)} %, the judge in "
         f"{percent(scores.judge.accuracy)} %."
     )

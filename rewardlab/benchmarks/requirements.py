@@ -109,6 +109,12 @@ def _hint(near: Sequence[str], names: Collection[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}?" if near else f"expected one of {', '.join(sorted(names))}"
 
 
+ABSENT = {
+    "ties": "this run judges no ties",
+    "agreement": "needs people's ratings; give them with --labels FILE",
+}
+
+
 def check_possible(
     requirements: Sequence[Requirement],
     *,
@@ -116,22 +122,20 @@ def check_possible(
     orders: str,
     groups: Collection[str],
     whole_prompts: bool,
-    has_ties: bool = False,
-    has_ratings: bool = False,
+    absent: Collection[str] = (),
     measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no value for, before anything is queried.
-    ``measured``: the metrics of held-out families that a run of NAME:attacked has; None of another run."""
+    ``absent``: parts of the report that the data has nothing for; ``measured``: the metrics of held-out families that a run of
+    NAME:attacked has; None of another run."""
     for one in requirements:
         top, *rest = one.parts
         name = rest[0] if rest else ""
         if top == "groups" and not any(one.path.startswith(f"groups.{group}.") for group in groups):
             hint = _hint(get_close_matches(name, groups, n=1), set(groups))
             raise ConfigError(f"{one.text!r}: the data has no group {name!r}; {hint}")
-        if top == "ties" and not has_ties:
-            raise ConfigError(f"{one.text!r}: this run judges no ties")
-        if top == "agreement" and not has_ratings:
-            raise ConfigError(f"{one.text!r}: needs people's ratings; give them with --labels FILE")
+        if top in absent:
+            raise ConfigError(f"{one.text!r}: {ABSENT[top]}")
         if (top in BOTH_ORDERS_ONLY or one.path.startswith("ties.disagreement.")) and orders != "both":
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if top == "controls" and name not in controls:

@@ -16,7 +16,7 @@ from rewardlab.benchmarks.pairs import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
-from rewardlab.data.ratings import label_of, read_labels
+from rewardlab.data.ratings import peoples_label, read_labels
 from rewardlab.data.recipes import check_images_folder
 from rewardlab.data.row_files import lines_of
 from rewardlab.data.set_checks import SetCheck
@@ -78,8 +78,8 @@ def _load(load: Callable[..., list[Row]], benchmark: Benchmark, settings: BenchS
     if benchmark.sizes and settings.benchmark in PACKAGED:
         refuse_other_benchmark(benchmark, settings.data)
     if settings.benchmark == OWN_PAIRS:
-        own = {"allow_columns": settings.allow_columns, "unlabelled": settings.labels is not None}
-        load = partial(load, cluster=settings.cluster or PROMPT, **own)
+        columns = {"cluster": settings.cluster or PROMPT, "allow_columns": settings.allow_columns}
+        load = partial(load, **columns, unlabelled=settings.labels is not None)
     if settings.benchmark in PACKAGED:
         return load(settings.data, images=settings.images, with_images=with_images)
     try:
@@ -123,7 +123,7 @@ def labelled_rows(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[str]
     for row in rows:
         pair = row.pair
         if pair.preferred is None and pair.tie is None:
-            choice = label_of(pair.ratings).choice
+            choice = peoples_label(pair.ratings).choice
             if choice is None:
                 continue
             of_people = {"tie": choice} if isinstance(choice, Tie) else {"preferred": choice}

@@ -187,14 +187,14 @@ def judge_rows(
     extra: Extra = NO_EXTRA,
 ) -> tuple[Report, list[Row]]:
     """Judge rows that are loaded, as :func:`run_bench` does; further passes have as many votes in as many orders."""
+    parts = {"ties": TIES_PASS in extra.passes, "agreement": any(row.pair.ratings for row in rows)}
     check_possible(
         settings.requirements,
         controls=settings.controls,
         orders=settings.judge.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
-        has_ties=TIES_PASS in extra.passes,
-        has_ratings=any(row.pair.ratings for row in rows),
+        absent=[name for name, is_there in parts.items() if not is_there],
         measured=extra.measured,
     )
     query = settings.judge

@@ -225,6 +225,19 @@ class MappingConfig(Schema):
     keep_ties: bool = Field(False, description="Keep ties, and equal scores, as pairs for benchmarks; false: leave them out.")
     scores: list[str] = Field([], description="One column per response, or one with a list: scores, higher is better.")
     ranks: list[str] = Field([], description="In place of scores: ranks, 1 is the best.")
+    raters: list[str] = Field(
+        [],
+        description="In place of preferred: a column per person, or one with a list, of first, second or ties; empty: "
+        "not rated.",
+    )
+    counts: list[str] = Field(
+        [],
+        description="In place of raters: numbers of votes for the first and the second response, and for ties; two or three "
+        "columns, or one with a list.",
+    )
+    least_agreement: float = Field(
+        0.0, ge=0, le=1, description="Pairs are left out if a smaller fraction of the ratings is for their label."
+    )
     category: str | None = Field(None, description="Column of the pair's category; null: none.")
     source: str | None = Field(None, description="Column of the pair's source; null: none.")
 
@@ -232,12 +245,17 @@ class MappingConfig(Schema):
     def _one_way(self) -> Self:
         placed = self.chosen is not None and self.rejected is not None
         labelled = (
-            len(self.responses) in (1, 2) and [self.preferred is not None, bool(self.scores), bool(self.ranks)].count(True) == 1
+            len(self.responses) in (1, 2)
+            and [self.preferred is not None, *map(bool, (self.scores, self.ranks, self.raters, self.counts))].count(True) == 1
         )
-        if placed == labelled or (labelled and self.preferred is not None and len(self.responses) != 2):
+        is_of_two = self.preferred is not None or bool(self.raters or self.counts)
+        if placed == labelled or (labelled and is_of_two and len(self.responses) != 2):
             raise ValueError(
-                "give either chosen and rejected, or two responses and preferred, or responses and scores or ranks"
+                "give either chosen and rejected, or two responses and preferred, raters or counts, or responses and scores or "
+                "ranks"
             )
+        if self.least_agreement and not (self.raters or self.counts):
+            raise ValueError("least_agreement needs raters or counts")
         if len({self.first, self.second, *self.ties}) < 2 + len(self.ties):
             raise ValueError(f"first, second and ties must be different values, got {[self.first, self.second, *self.ties]}")
         return self

@@ -26,6 +26,7 @@ from rewardlab.types import Order, Rating, Tie
 
 RATING_FIELDS = ("rater", "choice", "shown", "at", "reason")
 SKIP = "skip"
+UNNAMED = "#"  # begins the name of a rater of whom only the vote is known, not which votes of other pairs are theirs
 _CHOICES: dict[str, int | Tie | None] = {
     "0": 0,
     "1": 1,
@@ -63,14 +64,14 @@ def rating_of(value: Any, where: str) -> Rating:
         raise DataError(
             f"{where}: 'shown' is {value.get('shown')!r:.40}; expected given or swapped, and texts for at and reason"
         )
-    shown, at, reason = texts
-    return Rating(str(rater), _CHOICES[key], Order(shown) if shown else None, at, reason)
+    order, at, reason = texts
+    return Rating(str(rater), _CHOICES[key], Order(order) if order else None, at, reason)
 
 
 def rating_record(rating: Rating) -> dict[str, str]:
     """Return the record of a rating, all values texts (of one type in a Parquet column)."""
     choice = SKIP if rating.choice is None else str(rating.choice)
-    return dict(zip(RATING_FIELDS, (rating.rater, choice, rating.shown or "", rating.at, rating.reason), strict=True))
+    return dict(zip(RATING_FIELDS, (rating.rater, choice, rating.order or "", rating.at, rating.reason), strict=True))
 
 
 def read_labels(path: Path) -> dict[str, tuple[Rating, ...]]:
@@ -100,7 +101,7 @@ def label_line(pair_id: str, rating: Rating) -> str:
     return json.dumps({name: value for name, value in record.items() if value != ""}, ensure_ascii=False)
 
 
-def write_labels(path: Path, ratings: Iterable[tuple[str, Rating]]) -> None:
+def write_ratings(path: Path, ratings: Iterable[tuple[str, Rating]]) -> None:
     """Write (pair_id, rating) as JSON lines. Raises OutputError."""
     write_atomic(path, "".join(f"{label_line(pair_id, rating)}\n" for pair_id, rating in ratings))
 
@@ -123,7 +124,7 @@ class PeoplesLabel:
     num: int
 
 
-def label_of(ratings: Sequence[Rating]) -> PeoplesLabel:
+def peoples_label(ratings: Sequence[Rating]) -> PeoplesLabel:
     """Return the plurality label of a pair's ratings, the first of each rater."""
     choices = [rating.choice for rating in first_ratings(ratings) if rating.choice is not None]
     counts = Counter(Tie.TIE if isinstance(choice, Tie) else choice for choice in choices)

@@ -22,16 +22,17 @@ from rewardlab.data.conversations import Content, is_conversation, is_put_second
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.media import Files, embedded, path_of_medium
-from rewardlab.data.ratings import tie_of
+from rewardlab.data.ratings import UNNAMED, peoples_label, tie_of
 from rewardlab.data.rows import FRAMES, check_marks, provenance, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
-from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair, Tie
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair, Rating, Tie
 
 MOST_NAMES = 40  # columns that a message lists
 _URLS = ("data:", "http://", "https://")
 MOST_ANSWERS = 64  # of a row of a mapping: every two of them make a pair
+MOST_VOTES = 1000  # of people, for one choice of a pair
 
 
 @dataclass(frozen=True)
@@ -323,6 +324,16 @@ def recipe_of(config: MappingConfig) -> Recipe:
         def placed(pair: PreferencePair | Dropped) -> PreferencePair | Dropped:
             return pair if isinstance(pair, Dropped) else _by_coin(pair)
 
+        if config.raters or config.counts:
+            ratings = _ratings(row, config)
+            people = peoples_label(ratings)
+            if people.choice is None or people.agreement < config.least_agreement:
+                yield Dropped("no rating" if people.choice is None else "people disagree")
+                return
+            two = (contents[0], contents[1])
+            pair = tied(*two, people.choice) if isinstance(people.choice, Tie) else pair_of(*two, people.choice)
+            yield pair if isinstance(pair, Dropped) else replace(pair, ratings=ratings)
+            return
         label = None if config.preferred is None else str(value_at(row, config.preferred)).strip()
         if config.chosen is not None:
             yield placed(pair_of(contents[0], contents[1], 0))
@@ -338,6 +349,31 @@ def recipe_of(config: MappingConfig) -> Recipe:
             )
 
     return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))
+
+
+def _ratings(row: Mapping[str, Any], config: MappingConfig) -> tuple[Rating, ...]:
+    """Return people's ratings in a row: of named people, or from counts of votes. Raise DataError for an unknown value."""
+    paths = config.raters or config.counts
+    values = [value_at(row, path) for path in paths]
+    names = [*paths]
+    if len(values) == 1:
+        values = list(_listed(values[0]))
+        names = [f"rater {place}" for place in range(1, len(values) + 1)]
+    if config.raters:
+        rated = [(name, str(value).strip()) for name, value in zip(names, values, strict=True) if value not in (None, "")]
+        choices: dict[str, int | Tie] = {value: tie_of(value) or Tie.TIE for value in config.ties}
+        choices |= {config.first: 0, config.second: 1}
+        if unknown := next((value for _, value in rated if value not in choices), None):
+            raise DataError(f"{', '.join(paths)}: {unknown!r:.40} is none of {', '.join(map(repr, choices))}")
+        return tuple(Rating(name, choices[value]) for name, value in rated)
+    if len(values) not in (2, 3) or not all(type(value) is int and 0 <= value <= MOST_VOTES for value in values):
+        raise DataError(
+            f"{', '.join(paths)}: {values!r:.60}; expected votes (0 to {MOST_VOTES}) for the first response, for the second "
+            "and, optional, for ties"
+        )
+    kinds: tuple[int | Tie, ...] = (0, 1, Tie.TIE)
+    of_votes = [choice for choice, number in zip(kinds, values, strict=False) for _ in range(number)]
+    return tuple(Rating(f"{UNNAMED}{place}", choice) for place, choice in enumerate(of_votes, start=1))
 
 
 def _answers(row: Mapping[str, Any], config: MappingConfig) -> Sequence[Any]:

@@ -133,8 +133,12 @@ def _compare(
     human = np.array([_agreement([choices[item]], rest) for item, rest in zip(items, others, strict=True)])
     by_order = [[_agreement([choice], rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
     machine = np.array([math.fsum(scores) / len(scores) for scores in by_order])
-    wins = np.array([np.mean([score >= own for score in scores]) for scores, own in zip(by_order, human, strict=True)])
-    losses = np.array([np.mean([own >= score for score in scores]) for scores, own in zip(by_order, human, strict=True)])
+    wins = np.array(
+        [np.mean([score >= score_of_rater for score in scores]) for scores, score_of_rater in zip(by_order, human, strict=True)]
+    )
+    losses = np.array(
+        [np.mean([score_of_rater >= score for score in scores]) for scores, score_of_rater in zip(by_order, human, strict=True)]
+    )
     pairs = [(choice, choices[item], 1 / len(judge[item])) for item in items for choice in judge[item]]
     return RaterAgreement(
         rater,

@@ -192,11 +192,11 @@ def spread_of(sums: np.ndarray, counts: np.ndarray, squares: float, size_squares
     correlation = min(1.0, max(0.0, shared * size_squares / squares))
     modelled = (1 - correlation) * size_squares / size * counts + correlation * counts**2  # variances of sums, by cluster
     scale = 1 / (1 - leverage)
-    # The quadratic form of the variance has the matrix diag(own) + X K X', with X of two columns, and K and X'X of 2 x 2.
-    own, columns = scale * modelled, np.sqrt(scale)[:, None] * np.stack([modelled, leverage], axis=1)
+    # The quadratic form of the variance has the matrix diag(alone) + X K X', with X of two columns, and K and X'X of 2 x 2.
+    alone, columns = scale * modelled, np.sqrt(scale)[:, None] * np.stack([modelled, leverage], axis=1)
     form = np.array([[0.0, -1.0], [-1.0, modelled.sum()]])
     crossed, product = ((columns @ form) * columns).sum(1), form @ columns.T @ columns
-    freedom = (own + crossed).sum() ** 2 / ((own**2).sum() + 2 * (own * crossed).sum() + np.trace(product @ product))
+    freedom = (alone + crossed).sum() ** 2 / ((alone**2).sum() + 2 * (alone * crossed).sum() + np.trace(product @ product))
     return Spread(float((scale * residuals**2).sum()) / size**2, float(freedom), counts.size)
 
 

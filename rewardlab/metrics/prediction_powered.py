@@ -77,12 +77,12 @@ def corrected_mean(
     def by_cluster(values: np.ndarray, at: np.ndarray) -> np.ndarray:
         return np.bincount(at, (values - values.mean()) / values.size, num_clusters)
 
-    label, own, other = by_cluster(y, of_labels), by_cluster(f, of_labels), by_cluster(rest, numbers[y.size :])
-    against = own - other
+    label, same, other = by_cluster(y, of_labels), by_cluster(f, of_labels), by_cluster(rest, numbers[y.size :])
+    against = same - other
     weight = float(label @ against) / float(against @ against) if against.any() else 0.0
     weight = min(1.0, max(0.0, weight))
     scale = num / (num - 1)
-    label_part, judge_part = scale * float(((label - weight * own) ** 2).sum()), scale * weight**2 * float((other**2).sum())
+    label_part, judge_part = scale * float(((label - weight * same) ** 2).sum()), scale * weight**2 * float((other**2).sum())
     variance = scale * float(((label - weight * against) ** 2).sum())
     mean = float(y.mean() + weight * (rest.mean() - f.mean()))
     freedom = num - 1.0

@@ -25,7 +25,7 @@ def rows(scores: list[float], alike: list[bool | None]) -> list[RowScore]:
     """Two rows a prompt; the first half of the prompts is of group a, the rest of b."""
     half = len(scores) // 2
     return [
-        RowScore(n, "ab"[n >= half + 2], f"prompt {n // 2}", score, 0.0, (), "", 0, same)
+        RowScore(n, "ab"[n >= half + 2], f"prompt {n // 2}", score, 0.0, (), "", 0, same, None)
         for n, (score, same) in enumerate(zip(scores, alike, strict=True))
     ]
 
@@ -62,7 +62,7 @@ def test_intervals_are_those_of_resampled_prompts() -> None:
 
     def scored(right: np.ndarray, alike: np.ndarray) -> list[RowScore]:
         return [
-            RowScore(3 * n + k, str(group[n]), str(n), float(right[n, k]), 0.0, (), "", 0, bool(alike[n, k]))
+            RowScore(3 * n + k, str(group[n]), str(n), float(right[n, k]), 0.0, (), "", 0, bool(alike[n, k]), None)
             for n in range(num)
             for k in range(3)
         ]

@@ -101,7 +101,7 @@ def test_what_has_no_value_meets_nothing(report: Report) -> None:
     ("text", "message"),
     [
         ("acuracy.micro>=0.7", "did you mean 'accuracy'"),
-        ("brilliance>=0.7", "expected one of accuracy, all_right"),
+        ("brilliance>=0.7", "expected one of accuracy, agreement"),
         ("accuracy>=0.7", "the path ends before a number; add one of micro, macro"),
         ("accuracy.micro>0.7", "expected PATH>=NUMBER"),
         ("", "expected PATH>=NUMBER"),

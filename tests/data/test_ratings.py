@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rewardlab.config import MappingConfig
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet
-from rewardlab.data.ratings import PeoplesLabel, label_of, read_labels, write_labels
+from rewardlab.data.ratings import PeoplesLabel, peoples_label, read_labels, write_ratings
+from rewardlab.data.recipes import Dropped, SourceFolder, recipe_of
 from rewardlab.errors import DataError
 from rewardlab.types import Order, PreferencePair, Rating, Tie
 
@@ -22,7 +24,7 @@ RATINGS = (
 
 def test_labels_are_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
-    write_labels(path, [("p1", RATINGS[0]), ("p\u2028 2", RATINGS[2]), *(("p1", rating) for rating in RATINGS[1:])])
+    write_ratings(path, [("p1", RATINGS[0]), ("p\u2028 2", RATINGS[2]), *(("p1", rating) for rating in RATINGS[1:])])
     assert read_labels(path) == {"p1": (RATINGS[0], *RATINGS[1:]), "p\u2028 2": (RATINGS[2],)}
     first = json.loads(path.read_text().split("\n")[0])
     assert first == {"pair_id": "p1", "rater": "ann", "choice": 0, "shown": "swapped", "at": RATINGS[0].at, "reason": "sharper"}
@@ -38,7 +40,7 @@ def test_pairs_keep_their_ratings(write: object, tmp_path: Path) -> None:
 
 def test_a_swapped_pair_has_swapped_ratings() -> None:
     pair = PreferencePair("p1", "Which?", ("a", "b"), 0, ratings=RATINGS)
-    assert [(rating.choice, rating.shown) for rating in pair.swap().ratings] == [
+    assert [(rating.choice, rating.order) for rating in pair.swap().ratings] == [
         (1, Order.GIVEN),
         (0, Order.SWAPPED),
         (Tie.BOTH_BAD, None),
@@ -91,9 +93,64 @@ def test_no_labels(tmp_path: Path) -> None:
     ],
 )
 def test_the_label_of_ratings(choices: list[int | Tie | None], label: PeoplesLabel) -> None:
-    assert label_of([Rating(str(n), choice) for n, choice in enumerate(choices)]) == label
+    assert peoples_label([Rating(str(n), choice) for n, choice in enumerate(choices)]) == label
 
 
 def test_a_rater_counts_once() -> None:
     """The first rating of a pair is the rater's; a repetition only shows how consistent the rater is."""
-    assert label_of([Rating("ann", 0), Rating("ann", 1), Rating("ann", 1)]) == PeoplesLabel(0, 1.0, 1)
+    assert peoples_label([Rating("ann", 0), Rating("ann", 1), Rating("ann", 1)]) == PeoplesLabel(0, 1.0, 1)
+
+
+def built(folder: Path, rows: list[dict[str, object]], **mapping: object) -> list[PreferencePair | str]:
+    """Return the pairs of a mapping with two responses, or why there is none."""
+    recipe = recipe_of(MappingConfig(name="mine", question="q", responses=["a", "b"], **mapping))  # type: ignore[arg-type]
+    source = SourceFolder(folder)
+    items = [item for n, row in enumerate(rows) for item in recipe.convert({"q": f"{n}?", "a": "x", "b": "y", **row}, source)]
+    return [item.reason if isinstance(item, Dropped) else item for item in items]
+
+
+def test_columns_of_people(tmp_path: Path) -> None:
+    """One column per person, a list of labels, counts of votes: the label of most, and each rating."""
+    words = {"first": "left", "second": "right", "ties": ["both bad"], "keep_ties": True}
+    rows: list[dict[str, object]] = [
+        {"ann": "left", "bob": "right", "cem": "left"},
+        {"ann": "", "bob": "both bad", "cem": None},
+        {"ann": "", "bob": None, "cem": ""},
+    ]
+    first, second, third = built(tmp_path, rows, raters=["ann", "bob", "cem"], **words)
+    assert isinstance(first, PreferencePair)
+    assert (first.preferred, first.ratings) == (0, (Rating("ann", 0), Rating("bob", 1), Rating("cem", 0)))
+    assert isinstance(second, PreferencePair)
+    assert (second.tie, second.ratings) == (Tie.BOTH_BAD, (Rating("bob", Tie.BOTH_BAD),))
+    assert third == "no rating"
+    assert built(tmp_path, rows[:2], raters=["ann", "bob", "cem"], least_agreement=0.7, **words)[0] == "people disagree"
+    (listed,) = built(tmp_path, [{"votes": ["right", "", "right"]}], raters=["votes"], first="left", second="right")
+    assert isinstance(listed, PreferencePair)
+    assert (listed.preferred, listed.ratings) == (1, (Rating("rater 1", 1), Rating("rater 3", 1)))
+    (counted,) = built(tmp_path, [{"n": [1, 3, 1]}], counts=["n"], least_agreement=0.6)
+    assert isinstance(counted, PreferencePair)
+    assert (counted.preferred, [rating.choice for rating in counted.ratings]) == (1, [0, 1, 1, 1, Tie.TIE])
+    assert all(rating.rater.startswith("#") for rating in counted.ratings)
+
+
+@pytest.mark.parametrize(
+    ("row", "mapping", "said"),
+    [
+        ({"ann": "up"}, {"raters": ["ann"]}, "'up' is none of '0', '1'"),
+        ({"n": [1, -1]}, {"counts": ["n"]}, "expected votes (0 to 1000)"),
+        ({"n": [1]}, {"counts": ["n"]}, "expected votes"),
+        ({"n": 1, "m": 1.5}, {"counts": ["n", "m"]}, "expected votes"),
+    ],
+)
+def test_bad_columns_of_people(row: dict[str, object], mapping: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        built(tmp_path, [row], **mapping)
+    assert said in str(caught.value)
+
+
+def test_a_mapping_has_one_label() -> None:
+    shared = {"name": "mine", "question": "q", "responses": ["a", "b"]}
+    with pytest.raises(ValueError, match="give either chosen and rejected"):
+        MappingConfig(**shared, raters=["c"], counts=["d"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="least_agreement needs raters or counts"):
+        MappingConfig(**shared, preferred="c", least_agreement=0.5)  # type: ignore[arg-type]
