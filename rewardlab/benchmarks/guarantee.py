@@ -13,7 +13,7 @@ from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.files import sha256_of
 from rewardlab.data.judgments import reduce_logged_votes
-from rewardlab.data.ratings import label_of, read_labels
+from rewardlab.data.ratings import peoples_label, read_labels
 from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.guarantee import Guarantee, judge_facts
@@ -107,8 +107,8 @@ def _labels(folder: Path, rows: list[RowScore], path: Path | None) -> Mapping[in
         raise DataError(
             f"{path}: labels pair {twice[0]!r}, and {folder} has several pairs of that id; expected ids that differ"
         )
-    found = {row.row: label_of(ratings[row.pair_id]).choice for row in rows if row.pair_id in ratings}
-    return {row: choice for row, choice in found.items() if choice is not None}
+    choices = {row.row: peoples_label(ratings[row.pair_id]).choice for row in rows if row.pair_id in ratings}
+    return {row: choice for row, choice in choices.items() if choice is not None}
 
 
 def guarantee_lines(guarantee: Guarantee) -> list[str]:

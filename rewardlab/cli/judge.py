@@ -181,10 +181,10 @@ def guarantee_command(
     from rewardlab.benchmarks.guarantee import certify_run, guarantee_lines
     from rewardlab.judging.guarantee import GUARANTEE
 
-    found = certify_run(run, labels, error=error, confidence=confidence, seed=seed, command=command_line())
-    found.write(run / GUARANTEE)
-    typer.echo("\n".join([*guarantee_lines(found), f"written: {run}/{GUARANTEE}"]))
-    if found.certified.threshold is None:
+    guarantee = certify_run(run, labels, error=error, confidence=confidence, seed=seed, command=command_line())
+    guarantee.write(run / GUARANTEE)
+    typer.echo("\n".join([*guarantee_lines(guarantee), f"written: {run}/{GUARANTEE}"]))
+    if guarantee.certified.threshold is None:
         raise typer.Exit(ExitCode.FINDING)
 
 

@@ -11,7 +11,7 @@ from rewardlab.verdicts.votes import both_orders_or_none, winner_share
 
 
 @dataclass(frozen=True)
-class Tier:
+class CascadeTier:
     """``judge`` with ``num_votes`` in each order decides the pairs whose confidence (0.5..1) exceeds ``threshold``; the last
     tier decides all that are left. A tier with the judge of the one before adds votes to those there are."""
 
@@ -29,19 +29,19 @@ class TieredJudgment:
     num_samples: int
 
 
-def is_sure(judged: Judgment, threshold: float) -> bool:
+def _is_sure(judged: Judgment, threshold: float) -> bool:
     """Return whether a judgment names a response with more confidence than ``threshold``."""
     share = winner_share(judged)
     return share is not None and share > threshold
 
 
-def compare_in_tiers(tiers: Sequence[Tier], pairs: Sequence[PreferencePair], *, seed: int = 0) -> list[TieredJudgment]:
+def compare_in_tiers(tiers: Sequence[CascadeTier], pairs: Sequence[PreferencePair], *, seed: int = 0) -> list[TieredJudgment]:
     """Return the judgment of each pair in both orders, by the first tier that is sure of it. Raise ValueError without a tier,
     and for a tier with the judge of the one before and no more votes than it."""
     if not tiers:
         raise ValueError("expected one tier or more")
-    found: dict[int, TieredJudgment] = {}
-    left, before = list(range(len(pairs))), Tier(tiers[0].judge, 0)
+    results: dict[int, TieredJudgment] = {}
+    left, before = list(range(len(pairs))), CascadeTier(tiers[0].judge, 0)
     for number, tier in enumerate(tiers):
         known = before.num_votes if tier.judge is before.judge else 0
         if tier.num_votes <= known:
@@ -53,11 +53,11 @@ def compare_in_tiers(tiers: Sequence[Tier], pairs: Sequence[PreferencePair], *, 
             seed=seed + known,
         )
         for n, judged in zip(left, judgments, strict=True):
-            found[n] = _joined(tier.judge, found.get(n), judged, number, adds=known > 0)
-        left, before = [n for n in left if not is_sure(found[n].judgment, tier.threshold)], tier
+            results[n] = _joined(tier.judge, results.get(n), judged, number, adds=known > 0)
+        left, before = [n for n in left if not _is_sure(results[n].judgment, tier.threshold)], tier
         if not left:
             break
-    return [found[n] for n in range(len(pairs))]
+    return [results[n] for n in range(len(pairs))]
 
 
 def _joined(judge: JudgeKind, earlier: TieredJudgment | None, judged: Judgment, tier: int, *, adds: bool) -> TieredJudgment:

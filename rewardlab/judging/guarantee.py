@@ -20,10 +20,10 @@ GUARANTEE = "guarantee.json"
 Facts = Mapping[str, str | float]
 
 
-def judge_facts(config: JudgeConfig, identity: Mapping[str, Any]) -> Facts:
+def judge_facts(config: JudgeConfig, identity: Mapping[str, Any], weights: str | None = None) -> Facts:
     """Return what a guarantee holds for: engine, weights, template and sampling. ``identity`` is the judge's own, or that of a
-    run. A local checkpoint is known by its weights, wherever it is."""
-    weights = weights_name(config.judge)
+    run. A local checkpoint is known by its ``weights``, wherever it is (None: as they are now)."""
+    weights = weights_name(config.judge) if weights is None else weights
     return {
         "judge": str(replace(JudgeSpec.parse(config.judge), target="")) if weights else config.judge,
         "weights": weights or str(identity.get("weights", "")),

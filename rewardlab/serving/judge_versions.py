@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rewardlab.judging.guarantee import Facts, judge_facts
 from rewardlab.judging.judge import Judge, ModelJudge
 from rewardlab.judging.spec import local_checkpoint, weights_name
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
@@ -122,6 +124,12 @@ class JudgeVersion:
     @property
     def hash(self) -> str:
         return self.cache_name[:16]
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Return what a guarantee must be of."""
+        assert isinstance(self.judge, ModelJudge)
+        return judge_facts(self.judge.config, self.judge.identity, self.weights)
 
 
 def close_judge(judge: Any) -> None:

@@ -14,7 +14,7 @@ from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
-from rewardlab.data.ratings import write_labels
+from rewardlab.data.ratings import write_ratings
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.guarantee import Guarantee, read_guarantee
 from rewardlab.types import PreferencePair, Rating, Tie
@@ -79,15 +79,15 @@ def test_no_threshold_is_a_finding(run: Path) -> None:
 def test_labels_are_peoples(run: Path, tmp_path: Path) -> None:
     """The plurality of the raters counts, a tie makes a verdict wrong, and a pair that all skip has no label."""
     ratings = [(f"p{n}", Rating(rater, n % 2)) for n in range(60) for rater in ("ann", "bob")]
-    write_labels(tmp_path / "labels.jsonl", [*ratings, ("p60", Rating("ann", None))])
+    write_ratings(tmp_path / "labels.jsonl", [*ratings, ("p60", Rating("ann", None))])
     found = certified(run, tmp_path / "labels.jsonl")
     assert (found.certified.num_labels, found.certified.num_wrong) == (60, 0)
     assert (found.evidence["num_labelled"], found.evidence["num_pairs"]) == (60, NUM)
     assert found.evidence["coverage"][0] == 100 / NUM  # no label is of a lower confidence
     ties = [(f"p{n}", Rating(rater, Tie.TIE)) for n in range(20) for rater in ("ann", "bob")]
-    write_labels(tmp_path / "ties.jsonl", [*ties, *ratings[40:]])
+    write_ratings(tmp_path / "ties.jsonl", [*ties, *ratings[40:]])
     assert certified(run, tmp_path / "ties.jsonl").certified.threshold is None
-    write_labels(tmp_path / "others.jsonl", [("q", Rating("ann", 0))])
+    write_ratings(tmp_path / "others.jsonl", [("q", Rating("ann", 0))])
     with pytest.raises(DataError, match="none of its 1 pairs is among the 130 judged ones"):
         certified(run, tmp_path / "others.jsonl")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewardlab.judging.cascade import Tier, compare_in_tiers
+from rewardlab.judging.cascade import CascadeTier, compare_in_tiers
 from rewardlab.types import Message, PreferencePair
 from tests.support.serving import judge_of
 
@@ -22,13 +22,13 @@ def wavers(prompt: tuple[Message, ...], draw: int) -> str:
 
 def test_only_unsure_pairs_go_on() -> None:
     judge = judge_of(wavers)
-    easy, hard, silent = compare_in_tiers([Tier(judge, 1, 0.9), Tier(judge, 4)], PAIRS)
+    easy, hard, silent = compare_in_tiers([CascadeTier(judge, 1, 0.9), CascadeTier(judge, 4)], PAIRS)
     assert [(one.tier, one.num_samples) for one in (easy, hard, silent)] == [(0, 2), (1, 8), (1, 8)]
     assert easy.judgment == judge.compare(PAIRS[0])
     assert (easy.judgment.outcome.winner, silent.judgment.outcome.winner) == (0, None)
     assert len(hard.judgment.votes) == 8
     other = judge_of(wavers)
-    assert [one.num_samples for one in compare_in_tiers([Tier(judge, 1, 0.9), Tier(other, 4)], PAIRS)] == [2, 10, 10]
+    assert [one.num_samples for one in compare_in_tiers([CascadeTier(judge, 1, 0.9), CascadeTier(other, 4)], PAIRS)] == [2, 10, 10]
 
 
 def test_tiers_that_add_nothing_are_refused() -> None:
@@ -36,4 +36,4 @@ def test_tiers_that_add_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="one tier or more"):
         compare_in_tiers([], PAIRS)
     with pytest.raises(ValueError, match="expected more than 2"):
-        compare_in_tiers([Tier(judge, 2, 0.9), Tier(judge, 2)], PAIRS)
+        compare_in_tiers([CascadeTier(judge, 2, 0.9), CascadeTier(judge, 2)], PAIRS)
