@@ -197,7 +197,7 @@ class DoctorOptions:
         typer.Option("--out", help="Folder of the planned run: its free disk is compared with the run's checkpoints."),
     ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Load no weights: check config, batches, memory and disk only.")
+        bool, typer.Option("--dry-run", help="Load no weights: check config, model, batches, memory and disk only.")
     ] = False
 
     def refuse_unused(self, used: tuple[str, ...], what: str) -> None:

@@ -150,10 +150,11 @@ def dpo_command(options: DPOOptions) -> None:
     from rewardlab.models.checkpoints import load_template_for
 
     settings = options.settings(DPOConfig)
-    from rewardlab.training.dpo import train_dpo
+    from rewardlab.training.dpo import require_one_source, train_dpo
 
+    require_one_source(options.votes, options.judgments)  # as below, before the pairs are read, which takes a while
     template = load_template_for(settings.model, settings.template)
-    if options.votes:  # before the pairs are read, which takes a while
+    if options.votes:
         require_same_run(options.votes, options.data, template=template.hash)
     final = train_dpo(options.pairs(settings), settings, options.out, votes=options.votes, judgments=options.judgments)
     report_run(final, settings)

@@ -246,7 +246,7 @@ class LoraConfig(Schema):
 
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     alpha: int = Field(32, ge=1, description="Scale of the adapters: their output is multiplied by alpha / r.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Fraction of an adapter's inputs that is dropped in SFT; RL needs 0.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Fraction of an adapter's inputs that SFT drops; DPO and RL need 0.")
     target_modules: str | list[str] = Field("all-linear", description="Adapted layers: `all-linear`, names, or a regex.")
     quantize: Literal["nf4"] | None = Field(None, description="QLoRA: `nf4` keeps the frozen weights in 4 bits; null: as is.")
 

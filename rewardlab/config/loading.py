@@ -142,6 +142,9 @@ def explain(error: ValidationError, schema: type[BaseModel], where: str) -> str:
 
 def _explain_item(item: Any, schema: type[BaseModel]) -> str:
     key, message = ".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")
+    if item["type"] == "model_type":
+        keys = ", ".join(_schema_at(schema, item["loc"]).model_fields)
+        message = f"expected a mapping of keys among {keys}; got {item['input']!r}"
     if item["type"] != "extra_forbidden":
         return f"{key}: {message}" if key else message
     here = _schema_at(schema, item["loc"][:-1])

@@ -111,6 +111,8 @@ class EntropyConfig(Schema):
     def _does_something(self) -> Self:
         if self.coef == 0 and self.target is None:
             raise ValueError("entropy with coef 0 and no target does nothing: set one of them, or entropy to null")
+        if self.target is not None and self.coef > self.max:
+            raise ValueError(f"entropy.coef {self.coef:g} is more than its maximum with a target, entropy.max {self.max:g}")
         return self
 
 
@@ -128,6 +130,12 @@ class CovarianceConfig(Schema):
     low: float = Field(1.0, description="Minimum covariance of a token without gradient.")
     high: float = Field(5.0, description="Maximum covariance of a token without gradient.")
     coef: float = Field(1.0, gt=0, description="Weight of the penalty, the distance of a token's log-prob from the old one.")
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"covariance.low {self.low:g} must be below covariance.high {self.high:g}, or no token is chosen")
+        return self
 
 
 ObjectiveName = Literal["ppo_clip", "gspo", "response_clip", "cispo", "sapo", "gmpo"]

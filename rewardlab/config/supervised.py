@@ -53,6 +53,8 @@ class DPOConfig(SFTConfig):
             raise ValueError("losses has sft alone, which compares nothing: add dpo, simpo or bco, or use `rewardlab sft`")
         if any(weight <= 0 for weight in self.losses.values()):
             raise ValueError("a weight in losses is not above 0; leave the loss out instead")
+        if self.lora and self.lora.dropout:
+            raise ValueError(f"lora.dropout {self.lora.dropout:g} has no effect: likelihoods are compared without; set it to 0")
         return self
 
 

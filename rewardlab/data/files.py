@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from typing import Any
 
 from rewardlab.errors import DataError, OutputError
 
+LOCK = ".lock"
 UNFINISHED = ".unfinished"  # marks a folder of shards that is not whole, and ours to remove
 SHARD_FILES = "part-*.parquet"
 _LOCKS: list[int] = []
@@ -83,7 +85,7 @@ def data_hash(path: Path) -> str:
 
 def lock_folder(folder: Path) -> None:
     """Keep other processes out of ``folder`` until this one ends. Raises OutputError if another process is in it."""
-    lock = _open_lock(folder / ".lock")
+    lock = _open_lock(folder / LOCK)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -107,6 +109,32 @@ def write_atomic(path: Path, text: str) -> None:
             partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{path}: cannot be written ({reason}); choose a writable --out") from error
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Give an empty folder that becomes ``out`` when the block ends; after an error neither is there. A second writer is kept
+    out. Raise OutputError if ``out`` cannot be written, or another process writes it."""
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        lock_folder(partial)
+    except OSError as error:
+        raise OutputError(f"{out}: cannot be written ({error}); choose another --out") from error
+    try:
+        for old in partial.iterdir():  # of a killed process
+            if old.is_dir():
+                shutil.rmtree(old)
+            elif old.name != LOCK:
+                old.unlink()
+        yield partial
+        (partial / LOCK).unlink()
+        partial.rename(out)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise OutputError(f"{out}: cannot be written ({error}); choose another --out") from error
+        raise
 
 
 @contextmanager

@@ -55,7 +55,7 @@ FRAMES = 8  # default number of frames of a video
 BLANK = 240  # grey of a blank image, 0..255
 
 
-def _has_lone_surrogate(text: str) -> bool:
+def has_lone_surrogate(text: str) -> bool:
     try:
         if not text.isascii():
             text.encode()  # much faster than a search
@@ -69,7 +69,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     equal responses, a bad label."""
     texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
     texts |= {name: getattr(pair, name) for name in TEXTS}
-    if damaged := next((name for name, text in texts.items() if _has_lone_surrogate(text)), None):
+    if damaged := next((name for name, text in texts.items() if has_lone_surrogate(text)), None):
         raise DataError(f"{where}: {damaged!r} contains half a surrogate pair, which is not a valid character; clean it up")
     if not pair.question.strip():
         raise DataError(f"{where}: the question is empty")

@@ -52,7 +52,10 @@ def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
             "changed since; benchmark the judge on this --data"
         )
     if template and identity.get("template") != template:
-        raise DataError(f"{path}: its judge used another prompt template than the config's; benchmark it with the config's")
+        raise DataError(
+            f"{path}: its judge used another prompt template than the config's; set template to the judge's, or benchmark it "
+            "with the config's"
+        )
 
 
 def read_votes(path: Path) -> Iterator[StoredVote]:
@@ -99,7 +102,8 @@ def _stored(row: Any, vote: Any) -> StoredVote | None:
         return None
     if not isinstance(vote["text"], str):
         raise ValueError(f"a vote's text is {vote['text']!r}; expected a string")
-    return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, vote["text"])
+    text = vote["text"].encode(errors="replace").decode()  # a "?" for half a surrogate pair, which no tokenizer reads
+    return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, text)
 
 
 @contextmanager

@@ -210,10 +210,12 @@ def distillation_cost(config: DistillConfig, pairs: Sequence[PreferencePair]) ->
 
 
 def _model(config: TrainConfig) -> str | Finding:
-    """Return what two layers of random weights can do behind the model's processor; a "look" without a processor."""
+    """Return what two layers of random weights can do behind the model's processor; a "look" for a model that is not here."""
     try:
         return capability_report(config)
     except CheckpointError as error:
+        if Path(config.model).is_dir():
+            raise
         return Finding("model", "look", f"{error}. Images, sampling and the chat template are not checked")
 
 

@@ -38,6 +38,8 @@ from rewardlab.types import PreferencePair
 
 FIRST = {  # of the page, with their names in words
     "loss": "loss",
+    "accuracy": "comparisons won",
+    "margin": "margin of the right one",
     "reward": "reward",
     "reward/accuracy": "right verdicts",
     "reward/invalid_frac": "answers without a verdict",

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rewardlab.data.files import write_atomic
+from rewardlab.data.files import whole_folder, write_atomic
 from rewardlab.errors import CheckpointError
 from rewardlab.models import precision
 from rewardlab.models.checkpoints import CARD, commit, read_card, versions, weights_id
@@ -67,28 +67,25 @@ def average_checkpoints(folders: Sequence[Path], out: Path, *, dtype: str = "aut
         raise CheckpointError(f"{', '.join(map(str, folders))}: a mean needs two or more different checkpoints")
     if out.exists():
         raise CheckpointError(f"{out}: exists; choose another --out")
-    partial = out.with_name(f"{out.name}.partial")
     target = None if dtype == "auto" else getattr(torch, dtype)
     with ExitStack() as files:
         *others, last = checkpoints = [_open(folder, files) for folder in folders]
         for other in others:
             if difference := _difference(other, last):
                 raise CheckpointError(f"{other.folder} and {last.folder} cannot be averaged: {difference}")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        partial = files.enter_context(whole_folder(out))
         for path in last.folder.iterdir():
             if path.suffix in _COPIED_SUFFIXES and path.name not in _NOT_COPIED:
                 shutil.copy(path, partial)
-        size = sum(_write_means(checkpoints, partial / name, target) for name in {name for name, _ in last.tensors.values()})
-    for index in partial.glob("*.safetensors.index.json"):
-        listed = json.loads(index.read_text(encoding="utf-8"))
-        listed["metadata"]["total_size"] = size
-        write_atomic(index, json.dumps(listed, indent=2, sort_keys=True) + "\n")
-    if target is not None:
-        precision.write_config_dtype(partial, target)
-    _write_card(checkpoints, partial)
-    write_model_card(partial)
-    partial.rename(out)
+        placed = {name: file for name, (file, _) in last.tensors.items()}
+        size = sum(_write_means(checkpoints, partial / file, target) for file in {*placed.values()})
+        for index in partial.glob("*.safetensors.index.json"):
+            listed = {"metadata": {"total_size": size}, "weight_map": placed}
+            write_atomic(index, json.dumps(listed, indent=2, sort_keys=True) + "\n")
+        if target is not None:
+            precision.write_config_dtype(partial, target)
+        _write_card(checkpoints, partial)
+        write_model_card(partial)
     return out
 
 
@@ -118,7 +115,7 @@ def _difference(a: _Checkpoint, b: _Checkpoint) -> str:
     if a.card.get("template_hash") != b.card.get("template_hash"):
         return f"prompt templates {a.card.get('template')!r} and {b.card.get('template')!r} have different texts or formats"
     for name in CONFIGS:
-        texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in (a.folder / name, b.folder / name)]
+        texts = [path.read_bytes() if path.exists() else b"" for path in (a.folder / name, b.folder / name)]
         if texts[0] != texts[1] and (keys := _unequal_keys(*texts)) != []:
             return f"their {name} differs" + (f" in {', '.join(keys[:3])}" if keys else "")
     for name in sorted(a.tensors.keys() | b.tensors.keys()):
@@ -132,7 +129,7 @@ def _difference(a: _Checkpoint, b: _Checkpoint) -> str:
     return ""
 
 
-def _unequal_keys(a: str, b: str) -> list[str] | None:
+def _unequal_keys(a: bytes, b: bytes) -> list[str] | None:
     """Return the keys in which two JSON objects differ, except those that change no judgment; None if they are no objects."""
     try:
         ours, theirs = dict(json.loads(a)), dict(json.loads(b))
@@ -167,7 +164,7 @@ def _write_means(checkpoints: Sequence[_Checkpoint], path: Path, target: torch.d
 
 
 def _mean(checkpoints: Sequence[_Checkpoint], name: str) -> Tensor:
-    """Return the mean of a weight, in float32 or a wider dtype."""
+    """Return the mean of a weight, in float32 or a wider dtype. Raise CheckpointError for one that is not finite."""
     total: Tensor | None = None
     for checkpoint in checkpoints:
         weight = checkpoint.tensors[name][1].get_tensor(name)
@@ -175,6 +172,9 @@ def _mean(checkpoints: Sequence[_Checkpoint], name: str) -> Tensor:
             total = torch.zeros(weight.shape, dtype=torch.promote_types(weight.dtype, torch.float32))
         total += weight
     assert total is not None
+    if not total.isfinite().all():
+        parts = [str(part.folder) for part in checkpoints if not part.tensors[name][1].get_tensor(name).isfinite().all()]
+        raise CheckpointError(f"{', '.join(parts)}: weight {name} has nan or inf, and so would the mean; leave it out")
     return total.div_(len(checkpoints))
 
 

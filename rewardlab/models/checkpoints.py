@@ -26,11 +26,13 @@ _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", 
 
 
 def check_folder(path: str) -> None:
-    """Raise CheckpointError for a path of a missing folder, before the hub is queried."""
+    """Raise CheckpointError for a path of a missing folder, before the hub is queried, or of a folder that is no checkpoint."""
     first, _, rest = path.partition("/")
     is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
     if is_local and not Path(path).is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint folder, or a hub id (ORGANISATION/MODEL)")
+    if Path(path).is_dir():
+        read_card(Path(path))
 
 
 def versions() -> dict[str, str]:
@@ -99,7 +101,7 @@ def read_card(folder: Path) -> dict[str, Any] | None:
 def _read_card_file(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}); restore or remove it") from error
 
 
@@ -189,8 +191,8 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
     name, trained = card.get("template"), card.get("template_hash")
     if template.hash != trained:
         raise CheckpointError(
-            f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
-            f"{template.hash}; use the template it was trained with (template={name}), or train it again"
+            f"{folder}: was trained on template {name!r} with hash {trained}, but this command's template {template.name!r} "
+            f"has hash {template.hash}; use the template it was trained with (template={name}), or train it again"
         )
 
 

@@ -267,13 +267,14 @@ def _entries_by_row(
     if num_images is not None and number == sum(num_images) and "target_sizes" not in tensors:
         ends = list(accumulate(num_images))
     elif patches is not None:
-        return images_of_tokens(image_tokens, patches.tolist())
+        ends = [images.stop for images in images_of_tokens(image_tokens, patches.tolist())]
     else:
-        total = sum(image_tokens)
-        if set(tensors) != {"pixel_values"} or any(count * number % max(1, total) for count in image_tokens):
-            images = "an unknown number of" if num_images is None else sum(num_images)
-            raise NotImplementedError(f"{number} entries of {sorted(tensors)} for {images} images: no rule assigns them")
-        ends = [count * number // max(1, total) for count in accumulate(image_tokens)]
+        total = max(1, sum(image_tokens))
+        is_even = set(tensors) == {"pixel_values"} and not any(count * number % total for count in image_tokens)
+        ends = [count * number // total for count in accumulate(image_tokens)] if is_even else [0]
+    if ends[-1] != number:
+        known = "an unknown number of" if num_images is None else sum(num_images)
+        raise NotImplementedError(f"{number} entries of {sorted(tensors)} for {known} images: no rule assigns them")
     return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 
 

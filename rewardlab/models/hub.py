@@ -33,5 +33,5 @@ def reaches_hub() -> bool:
 def why_absent(path: str, error: Exception) -> str:
     """Return why a model could not be loaded: an unreachable hub, or the library's message."""
     if not hub_options(path):
-        return str(error)
+        return " ".join(str(error).split())
     return f"no such folder, not in the hub's cache, and {constants.ENDPOINT} cannot be reached"

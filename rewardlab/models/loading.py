@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
 from transformers.integrations import deepspeed
 from transformers.utils import logging
 
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
+from rewardlab.data.files import whole_folder
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention, disable_cudnn_attention
 from rewardlab.models.checkpoints import CARD, check_folder, weights_id
-from rewardlab.models.families import always_run_vision_tower, part_pattern
+from rewardlab.models.families import always_run_vision_tower, count_places, image_token_id, part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
 from rewardlab.models.vision_tower import prepare_vision_tower
@@ -37,10 +39,27 @@ def load_processor(path: str) -> Any:
     check_folder(path)
     try:
         processor = AutoProcessor.from_pretrained(path, **hub_options(path))
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # the boundary: files of any library
         raise CheckpointError(f"{path}: its processor cannot be loaded ({why_absent(path, error)})") from error
+    parts = ("tokenizer", "image_processor", "chat_template")
+    if missing := [part.replace("_", " ") for part in parts if getattr(processor, part, None) is None]:
+        raise CheckpointError(f"{path}: its processor has no {' and no '.join(missing)}; expected a vision-language chat model")
     processor.tokenizer.padding_side = "left"
     return processor
+
+
+def check_image_token(path: str, processor: Any, config: Any) -> None:
+    """Raise CheckpointError for a processor that does not write the image token of the configuration: the model would be
+    blind."""
+    chat = [{"role": "user", "content": [{"type": "image"}]}]
+    text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    ids_1L = processor(text=[text], images=[[Image.new("RGB", (56, 56), "grey")]], return_tensors="pt")["input_ids"]
+    token = image_token_id(config)
+    if token is not None and count_places(ids_1L, token) == [0]:
+        raise CheckpointError(
+            f"{path}: its processor writes no token {token}, the image token of config.json, for an image: the model would be "
+            "blind; restore the files of one checkpoint"
+        )
 
 
 def load_config_of(path: str) -> Any:
@@ -52,7 +71,7 @@ def load_config_of(path: str) -> Any:
     check_folder(path)
     try:
         return AutoConfig.from_pretrained(path, **hub_options(path))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the boundary, as above
         raise CheckpointError(f"{path}: its configuration cannot be loaded ({why_absent(path, error)})") from error
 
 
@@ -84,18 +103,33 @@ def load_model(
     logging.disable_progress_bar()  # we show our own
     disable_cudnn_attention()
     target = device or this_device()
-    processor, config = load_processor(path), load_config_of(path)
+    config, processor = load_config_of(path), load_processor(path)
+    check_image_token(path, processor, config)
     if dtype == "auto" and target == "cpu":
         dtype = "float32"
     is_half = (precision.config_dtype(config) if dtype == "auto" else _dtype(dtype)) != torch.float32
     kernel = choose_attention(attention, config, in_16_bits=autocast or is_half)
-    try:
-        model: Any = AutoModelForImageTextToText.from_pretrained(
-            path, dtype=dtype, attn_implementation=kernel, **hub_options(path)
-        )
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({why_absent(path, error)})") from error
+    model = read_model(path, dtype=dtype, attn_implementation=kernel)
     return prepare_vision_tower(model.eval() if target == "cpu" else model.to(target).eval()), processor
+
+
+def read_model(path: str, kind: Any = AutoModelForImageTextToText, **options: Any) -> Any:
+    """Return the model of a checkpoint with all of its weights, by ``kind``'s ``from_pretrained``. Raise CheckpointError if it
+    cannot be loaded, and if its files lack weights of its configuration or have them in other shapes, which would be random."""
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    try:
+        model, report = kind.from_pretrained(path, **options, **hub_options(path))
+    except ImportError:
+        raise
+    except Exception as error:  # the boundary, as above
+        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({why_absent(path, error)})") from error
+    wrong = [f"{name} is missing" for name in sorted(report["missing_keys"])]
+    wrong += [f"{name} has shape {list(ours)}, not {list(theirs)}" for name, ours, theirs in sorted(report["mismatched_keys"])]
+    if wrong:
+        raise CheckpointError(
+            f"{path}: {len(wrong):,} weights do not fit config.json: {', '.join(wrong[:3])}; restore the files"
+        )
+    return model
 
 
 @contextmanager
@@ -141,6 +175,13 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
     return model, processor
 
 
+def prepare_reference(model: Any, processor: Any) -> None:
+    """Have a reference model that TRL has loaded round as the policy does, and all processes use its weights in one order."""
+    prepare_vision_tower(model)
+    if num_processes() > 1:
+        always_run_vision_tower(model, processor)
+
+
 def _merged_base(adapter: Path, base: Path, dtype: str) -> Path:
     """Return folder ``base`` once it contains the model merged with ``adapter``; a model of another adapter is replaced."""
     source = f"{adapter.resolve()} {weights_id(adapter)} {dtype}"
@@ -175,16 +216,9 @@ def _quantised(path: str, attention: str) -> Any:
     )
     kernel = choose_attention(attention, load_config_of(path), in_16_bits=compute == torch.bfloat16)
     try:
-        model = AutoModelForImageTextToText.from_pretrained(
-            path, quantization_config=nf4, dtype=compute, attn_implementation=kernel, **hub_options(path)
-        )
-        return prepare_vision_tower(model)
+        return prepare_vision_tower(read_model(path, quantization_config=nf4, dtype=compute, attn_implementation=kernel))
     except ImportError as error:
         raise ConfigError(f"lora.quantize needs bitsandbytes: pip install 'rewardlab[qlora]' ({error})") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be loaded as an image-text model in 4 bits ({why_absent(path, error)})"
-        ) from error
 
 
 def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
@@ -206,25 +240,26 @@ def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
             base, _ = load_model(name, device="cpu")
     except CheckpointError as error:
         raise CheckpointError(f"{adapter}: its base model is missing: {error}") from error
-    partial = out.with_name(f"{out.name}.partial")
     small = output_dtype(name, dtype)
-    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(small).save_pretrained(partial)
-    precision.write_config_dtype(partial, small)
-    load_processor(str(adapter)).save_pretrained(partial)
-    card = adapter / CARD
-    if card.exists():
-        (partial / CARD).write_bytes(card.read_bytes())
-    write_model_card(partial)
-    partial.rename(out)
+    merged = peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(small)
+    with whole_folder(out) as partial:
+        merged.save_pretrained(partial)
+        precision.write_config_dtype(partial, small)
+        load_processor(str(adapter)).save_pretrained(partial)
+        card = adapter / CARD
+        if card.exists():
+            (partial / CARD).write_bytes(card.read_bytes())
+        write_model_card(partial)
     return out
 
 
 def set_pixels(processor: Any, pixels: PixelConfig) -> None:
     """Bound the size of images in the processor, which is saved with every checkpoint and used by vLLM, too. Raise ConfigError
-    for a family that shows all images at one size."""
-    size = processor.image_processor.size
-    if "shortest_edge" not in size or "longest_edge" not in size:
-        raise ConfigError(f"pixels: {type(processor).__name__} resizes every image to {dict(size)}; leave pixels out")
+    for a family whose processor has no such bounds."""
+    size = dict(processor.image_processor.size or {})
+    if not size.keys() >= {"shortest_edge", "longest_edge"}:
+        name = type(processor).__name__
+        raise ConfigError(f"pixels: {name} does not bound an image's pixels (its size: {size or 'none'}); set pixels to null")
     processor.image_processor.size = {"shortest_edge": pixels.min, "longest_edge": pixels.max}
 
 
@@ -254,8 +289,7 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
     excluded = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
     chosen = adapted_weights(lora, model, frozen)
     experts = sorted({".".join(name.split(".")[-2:]) for name, weight in chosen if is_expert(name, weight)})
-    if experts and lora.dropout:
-        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts ({', '.join(experts)}) have none; set it to 0")
+    refuse_dropout_of_experts(lora, model, frozen)
     if is_main():
         log_line(adapter_coverage(lora, model, frozen))
     modules: str | list[str] = lora.target_modules
@@ -311,18 +345,25 @@ def is_expert(name: str, weight: nn.Parameter) -> bool:
     return ".experts." in name and len(getattr(weight, "ds_shape", weight.shape)) == 3  # ZeRO-3 flattens what it shards
 
 
+def refuse_dropout_of_experts(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> None:
+    """Raise ConfigError for a dropout if experts have adapters."""
+    if lora.dropout and any(is_expert(name, weight) for name, weight in adapted_weights(lora, model, frozen)):
+        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts have none; set it to 0")
+
+
 def adapter_coverage(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> str:
     """Return in words which fraction of the weights has adapters, and which stays in 16 bits under ``lora.quantize``."""
 
     def size(weights: Iterable[nn.Parameter]) -> int:
         return sum(math.prod(getattr(weight, "ds_shape", weight.shape)) for weight in weights)
 
-    total = size(model.parameters())
-    message = f"adapters on {size(weight for _, weight in adapted_weights(lora, model, frozen)) / total:.1%} of the weights"
+    chosen, total = adapted_weights(lora, model, frozen), size(model.parameters())
+    with_experts = any(is_expert(name, weight) for name, weight in chosen)
+    message = f"adapters on {size(weight for _, weight in chosen) / total:.1%} of the weights"
     experts = size(weight for name, weight in model.named_parameters() if is_expert(name, weight))
     if experts:
-        message += f"; experts are {experts / total:.1%}"
-        message += ", which nf4 leaves in 16 bits" if lora.quantize else ""
+        message += f"; experts are {experts / total:.1%}, {'with' if with_experts else 'without'} adapters"
+        message += ", and nf4 leaves them in 16 bits" if lora.quantize else ""
     return message
 
 

@@ -25,8 +25,7 @@ from rewardlab.errors import CheckpointError
 from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention
 from rewardlab.models.families import TOKEN_FIELDS, image_fields_of_rows
-from rewardlab.models.hub import hub_options
-from rewardlab.models.loading import load_config_of, without_zero3_init
+from rewardlab.models.loading import load_config_of, read_model, without_zero3_init
 from rewardlab.models.padding import PassLimits, trim, untrim
 from rewardlab.models.vision_tower import prepare_vision_tower
 
@@ -54,9 +53,7 @@ class ValueModel(nn.Module):
         in_16_bits = dtype != torch.float32 or precision.trains_in_bfloat16()
         kernel = choose_attention(attention, config, in_16_bits=in_16_bits)
         if not (folder / WEIGHTS).exists():
-            language_model = AutoModelForImageTextToText.from_pretrained(
-                model, dtype=dtype, attn_implementation=kernel, **hub_options(model)
-            )
+            language_model = read_model(model, dtype=dtype, attn_implementation=kernel)
             return cls(prepare_vision_tower(language_model.model), language_model.config)
         with without_zero3_init():
             language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=kernel)

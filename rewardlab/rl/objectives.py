@@ -138,8 +138,9 @@ def high_covariance(
     all_K = (tokens_2K - means_2[:, None]).prod(0)
     num_within = ((all_K > bounds[0]) & (all_K < bounds[1])).sum().clamp(min=1)
     is_within_NT = (covariance_NT > bounds[0]) & (covariance_NT < bounds[1])
-    chosen_NT = is_within_NT & (uniforms_NT * num_within < max(1, int(fraction * len(all_K))))
-    return chosen_NT, covariance_NT >= top_bound(all_K, fraction)
+    number = max(1, int(fraction * len(all_K)))
+    highest = all_K.topk(number).values[-1] if len(all_K) else math.inf
+    return is_within_NT & (uniforms_NT * num_within < number), covariance_NT >= highest
 
 
 IMPORTANCE_LEVELS = {

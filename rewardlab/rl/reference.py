@@ -35,9 +35,9 @@ class Rollouts:
     A reward of nan is none: nothing could score that rollout, and nothing is learnt from it. ``sampled_logprobs_NT`` are those
     of an engine, where another program sampled; nan where it gave none. ``hot_position`` is that of a token that was drawn at
     another temperature, from which nothing is learnt either. ``kl_coefs_N`` is each rollout's weight of the KL divergence
-    (None: all have the method's). ``entropies_NT`` are the policy's before each token, ``uniforms_NT`` in [0, 1) for
-    random choices. ``left_out_NT`` is 1 on tokens that are
-    left out of the loss and of all counts: of truncated rollouts, and those that an importance correction masks.
+    (None: all have the method's). ``entropies_NT`` are the policy's before each token, ``uniforms_NT`` in [0, 1) for random
+    choices. ``left_out_NT`` is 1 on tokens that are left out of the loss and of all counts: of truncated rollouts, and those
+    that an importance correction masks.
     """
 
     mask_NT: Tensor
@@ -350,7 +350,7 @@ def _clip_covariance(rollouts: Rollouts, advantages_NT: Tensor, method: Method) 
 def _held(rollouts: Rollouts, advantages_NT: Tensor, fraction: float) -> Tensor:
     """1 on the ``fraction`` of tokens of highest covariance (KL-Cov)."""
     covariances, held_NT = _covariances(rollouts, advantages_NT), torch.zeros_like(advantages_NT)
-    number = len(covariances) - math.ceil((1 - fraction) * (len(covariances) - 1) - 1e-9)
+    number = max(1, int(fraction * len(covariances)))
     for place in sorted(covariances, key=lambda place: -covariances[place])[:number]:
         held_NT[place] = 1
     return held_NT

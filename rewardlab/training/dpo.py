@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -29,12 +29,14 @@ from trl import DPOTrainer
 from rewardlab.config import DPOConfig
 from rewardlab.data.files import read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
+from rewardlab.data.rows import has_lone_surrogate
 from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.loading import load_model, load_policy, load_processor, peft_config
+from rewardlab.models.checkpoints import load_template_for
+from rewardlab.models.loading import load_policy, load_processor, peft_config, prepare_reference
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import load_template
+from rewardlab.prompts import Template
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -45,10 +47,10 @@ from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, list_special_tokens, places_that_fit, turn
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, learnt_answers, list_special_tokens, places_that_fit, turn
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair, choice_of
-from rewardlab.verdicts.parse import continuation
+from rewardlab.verdicts.parse import continuation, parse_verdict
 
 # Comparisons.
 
@@ -93,9 +95,11 @@ def judgment_pairs_of_votes(
             right, num_taught = {taught[number, order]: None}, num_taught + 1
         made += [JudgmentPair(number, order, *both) for both in list(zip(right, wrong, strict=False))[:per_order]]
     if not made:
+        counts = Counter(vote.choice is not None for vote in stored)
         raise DataError(
-            f"{votes}: no pair has a right and a wrong vote in the same order; benchmark the judge with more --votes, on pairs "
-            "that it finds hard, or give pairs that a teacher judged"
+            f"{votes}: no pair has a right and a wrong vote in the same order ({counts[True]:,} votes have a verdict, "
+            f"{counts[False]:,} have none); benchmark the judge with more --votes, on pairs that it finds hard, or give pairs "
+            "that a teacher judged"
         )
     if is_main():
         num_silent = sum(vote.choice is None for vote in stored)
@@ -111,13 +115,19 @@ def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[Judgme
     "swapped". Lines on pairs that are not among ``pairs`` are left out and counted. Raise DataError, naming the line."""
     numbers = {facts.pair_id: number for number, facts in enumerate(pair_facts(pairs))}
     made, num_unknown = [], 0
-    for line, text in enumerate(read_lines(path), 1):
+    try:
+        lines = read_lines(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected JSON lines of pairs of judgments") from error
+    for line, text in enumerate(lines, 1):
         try:
             row = json.loads(text)
             order = Order(row.get("order", Order.GIVEN.value))
             chosen, rejected = row["chosen"], row["rejected"]
             if not all(isinstance(judgment, str) and judgment.strip() for judgment in (chosen, rejected)):
                 raise ValueError("chosen and rejected must be judgments, not empty")
+            if has_lone_surrogate(chosen + rejected):
+                raise ValueError("a judgment contains half a surrogate pair, which is not a valid character")
             if chosen == rejected:
                 raise ValueError("chosen and rejected are equal")
             number = numbers.get(row["pair_id"])
@@ -131,6 +141,20 @@ def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[Judgme
     if num_unknown and is_main():
         log_line(f"{path}: {num_unknown:,} lines are on pairs that are not in the data, and are left out")
     return made
+
+
+def log_contradictions(comparisons: Sequence[JudgmentPair], pairs: Sequence[PreferencePair], template: Template) -> None:
+    """Log how many chosen judgments name the response that their pair's label does not prefer."""
+    facts, wrong = pair_facts(pairs), 0
+    for comparison in comparisons:
+        preferred, choice = facts[comparison.number].preferred, parse_verdict(comparison.chosen, template.verdict_format).choice
+        if preferred is not None and choice is not None:
+            wrong += choice is not choice_of(preferred, comparison.order)
+    if wrong and is_main():
+        log_line(
+            f"{wrong:,} of {len(comparisons):,} chosen judgments have a verdict against their pair's label, and are learnt: "
+            "is each `order` the one in which the responses were shown?"
+        )
 
 
 # Losses.
@@ -213,6 +237,8 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
         self.model_accepts_loss_kwargs = False  # the mean is over comparisons
         if not config.has_reference:
             self.ref_model = None  # TRL loads one in any case
+        elif self.ref_model is not None:
+            prepare_reference(self.ref_model, processing_class)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool) -> Tensor:
         mask_2BL = inputs["completion_mask"]
@@ -228,22 +254,16 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
             reference = (reference_chosen_B, reference_rejected_B)
         tokens_B, other_tokens_B = mask_2BL[:, 1:].sum(1).chunk(2)
         likelihoods = Likelihoods(chosen_B, rejected_B, tokens_B, other_tokens_B, reference)
-        self._record(likelihoods)
+        self._add_metrics(likelihoods)
         return weighted_loss(likelihoods, self._config).mean() * self.part_frac
 
     @torch.no_grad()
-    def _record(self, likelihoods: Likelihoods) -> None:
+    def _add_metrics(self, likelihoods: Likelihoods) -> None:
         means = likelihoods.means()
         rewards = likelihoods.log_ratios() if likelihoods.reference else means
         margins_B = self._config.beta * (rewards[0] - rewards[1])
-        values = {
-            "accuracy": (margins_B > 0).float(),
-            "margin": margins_B,
-            "logps/chosen": means[0],
-            "logps/rejected": means[1],
-        }
-        for name, value_B in values.items():
-            self._metrics["train"][name].append(self.accelerator.gather(value_B.float()).mean().item())
+        logps = {"logps/chosen": means[0], "logps/rejected": means[1]}
+        self.add_means({"accuracy": margins_B > 0, "margin": margins_B, **logps})
 
 
 def _sums(model: Any, fields: dict[str, Tensor]) -> Tensor:
@@ -275,13 +295,24 @@ def _read_comparisons(reader: PromptReader, batch: dict[str, list[Any]]) -> dict
     return rows
 
 
+def _dialogues(comparisons: Sequence[JudgmentPair]) -> list[SFTDialogue]:
+    return [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
+
+
 def that_fit(
-    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, out: Path
+    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, template: Template, out: Path
 ) -> list[JudgmentPair]:
     """Return the comparisons whose judgments both fit; others are left out and listed. Raise DataError if none does."""
-    both = [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
-    kept = {*places_that_fit(pairs, both, config, load_template(config.template), out / TOO_LONG)}
+    kept = {*places_that_fit(pairs, _dialogues(comparisons), config, template, out / TOO_LONG)}
     return [comparison for n, comparison in enumerate(comparisons) if {2 * n, 2 * n + 1} <= kept]
+
+
+def require_one_source(votes: Path | None, judgments: Path | None) -> Path:
+    """Return the one that is given. Raise ConfigError for none, and for both."""
+    source = votes or judgments
+    if source is None or (votes and judgments):
+        raise ConfigError("dpo learns from votes or from pairs of judgments; give --votes FILE or --judgments FILE, not both")
+    return source
 
 
 def train_dpo(
@@ -294,11 +325,13 @@ def train_dpo(
 ) -> Path:
     """Run (or resume) preference optimisation on ``votes`` (``votes.jsonl`` of the same pairs) or ``judgments``
     (:func:`read_comparisons`); return the final checkpoint folder. Raise DataError without comparisons, ConfigError for a
-    finished or different run in ``out``."""
-    source = votes or judgments
-    if source is None or (votes and judgments):
-        raise ConfigError("preference optimisation learns from votes or from pairs of judgments; give one of both")
-    template = load_template(config.template)
+    finished or different run in ``out``, CheckpointError for a judge of another template."""
+    source = require_one_source(votes, judgments)
+    if judgments and config.comparisons_per_order > 1:
+        raise ConfigError(
+            f"comparisons_per_order {config.comparisons_per_order} counts votes; leave it out with pairs of judgments"
+        )
+    template = load_template_for(config.model, config.template)
     if template.verdict_format == "bare":
         raise ConfigError(f"template {template.name} asks for the verdict alone; judgments to compare need one with reasoning")
     readable = leave_out_unreadable(pairs, out)
@@ -309,8 +342,10 @@ def train_dpo(
         if votes
         else read_comparisons(source, pairs)
     )
+    if judgments:
+        log_contradictions(made, pairs, template)
     trained = {*held_out.numbers}
-    comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, out)
+    comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, template, out)
     if 2 * len(comparisons) < config.batch_size:
         raise DataError(
             f"{len(comparisons):,} comparisons are {2 * len(comparisons):,} sequences, fewer than the {config.batch_size:,} of "
@@ -319,7 +354,7 @@ def train_dpo(
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
     if is_main():
-        list_special_tokens(_answers(pairs, comparisons), specials, out)
+        list_special_tokens(learnt_answers(pairs, _dialogues(comparisons)), specials, out)
     rows = comparison_dataset(PromptReader(pairs, template, specials, opening), comparisons)
     data = f"{readable.fingerprint} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
 
@@ -327,12 +362,8 @@ def train_dpo(
         arguments = supervised_arguments(config, out) | {"per_device_train_batch_size": config.micro_batch_size // 2}
         arguments = TRLDPOConfig(max_length=None, **arguments)  # before the model, as in SFT
         model, processor = load_policy(config, out)
-        reference = None
-        if config.has_reference and not config.lora:
-            reference = load_model(config.model, device="cpu", attention=config.attn_implementation)[0]
         trainer = PreferenceTrainer(
             model=model.train(),
-            ref_model=reference,
             args=arguments,
             train_dataset=rows,
             processing_class=processor,
@@ -345,10 +376,3 @@ def train_dpo(
     evaluation = plan_evaluation(held_out.evaluated, config, template)
     data = readable.known_as(data + held_out.fingerprint)
     return run_stage(Stage("dpo", config, out, data, 2 * len(comparisons), build, evaluation=evaluation, readable=readable))
-
-
-def _answers(pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair]) -> Iterator[tuple[str, str]]:
-    facts = pair_facts(pairs)
-    for comparison in comparisons:
-        pair_id = facts[comparison.number].pair_id
-        yield from ((pair_id, comparison.chosen), (pair_id, comparison.rejected))

@@ -72,21 +72,14 @@ class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixi
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.model_accepts_loss_kwargs = False  # taken for true of any forward with **kwargs; the mean would not be over B
-        self._margins: list[Tensor] = []
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         chosen_B, rejected_B = model(**inputs)[:, -1].chunk(2)
-        self._margins.append((chosen_B - rejected_B).detach())
+        margins_B = chosen_B - rejected_B
+        self.add_means({"accuracy": margins_B > 0, "margin": margins_B})
         return bradley_terry_loss(chosen_B, rejected_B) * self.part_frac
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if self._margins:
-            margins = self.accelerator.gather(torch.cat(self._margins))
-            logs = {**logs, "accuracy": (margins > 0).float().mean().item(), "margin": margins.mean().item()}
-            self._margins.clear()
-        super().log(logs, start_time)
 
 
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:

@@ -78,6 +78,7 @@ def test_defaults_are_the_paper() -> None:
         (RMConfig, "batch_size: 9\nmicro_batch_size: 3", "make it even"),
         (RMConfig, "lora: {}", "whole model"),
         (RLConfig, "preclip: [2, 3]", "both sides of 1"),
+        (RLConfig, "entropy: {target: 0.5, coef: 2}", "entropy.coef 2 is more than its maximum"),
         (RLConfig, "save_steps: 3", "multiple of 2"),
         (RLConfig, "attempts: ['4']", "attempts"),
         (SFTConfig, "- a list", "expected"),

@@ -127,6 +127,11 @@ def test_an_unknown_key_has_the_nearest(key: str, near: str) -> None:
     assert message.count("'") <= 8
 
 
+def test_a_part_that_is_no_mapping_is_refused_with_its_keys() -> None:
+    with pytest.raises(ConfigError, match=r"covariance: expected a mapping of keys among kind, fraction, .*; got 'clip'"):
+        load_config(RLConfig, None, {"covariance": "clip"})
+
+
 def test_a_key_far_from_all_has_a_pointer_and_no_list() -> None:
     """One that is near to none."""
     with pytest.raises(ConfigError) as caught:

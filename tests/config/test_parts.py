@@ -116,6 +116,7 @@ def test_a_key_of_an_absent_part_is_refused(stage: str, part: ConfigPart, key: s
         (RLConfig, {"advantage": "gae", "length_alpha": 0.05, "gae_lambda": 0.9}),
         (RLConfig, {"hot_token": {"position": 1024}}),
         (RLConfig, {"clip_low": 1.5}),
+        (RLConfig, {"covariance": {"low": 5.0}}),
         (RLConfig, {"advantage": "gae", "window": 8, "max_completion_length": 64, "window_tail": 8}),
         (EngineConfig, {"kind": "colocate", "args": "--enforce-eager"}),
         (PolicyConfig, {"judge": "rm:x", "phi": "logit"}),

@@ -15,10 +15,12 @@ from accelerate import Accelerator
 from trl.distributed import DistributedBackend
 from trl.generation.vllm_generation import VLLMGeneration
 
+from rewardlab.config import SFTConfig
 from rewardlab.config.base import LoraConfig
 from rewardlab.errors import ConfigError
 from rewardlab.models.loading import adapted_weights, adapter_coverage, load_model, merge_adapter, merged_weights, peft_config
 from rewardlab.training.policy_gradient.rollouts.engine import send_merged_copies
+from rewardlab.training.run.capabilities import capability_report
 from tests.support import scaled_runs
 
 UPDATES = 40
@@ -96,9 +98,12 @@ def test_what_is_sent_otherwise(adapted: Any) -> None:
 def test_adapters_reach_experts(name: str, checkpoint_of: Callable[[str], Path]) -> None:
     """Each expert's 3-D weights have one; merged for an engine they are what peft merges; a dropout would be ignored."""
     model = load_model(str(checkpoint_of(name)), device="cpu")[0]
-    assert "experts are" in adapter_coverage(LoraConfig(r=4), model, [])
-    with pytest.raises(ConfigError, match=r"lora.dropout 0.1: adapters of experts \(experts.down_proj, experts.gate_up_proj\)"):
-        peft_config(LoraConfig(r=4, dropout=0.1), model, [])
+    assert ", with adapters" in adapter_coverage(LoraConfig(r=4), model, [])
+    assert ", without adapters" in adapter_coverage(LoraConfig(r=4, target_modules=["q_proj"]), model, [])
+    config = SFTConfig(model=str(checkpoint_of(name)), lora=LoraConfig(r=4, dropout=0.1))
+    for refused in (lambda: peft_config(config.lora, model, []), lambda: capability_report(config)):
+        with pytest.raises(ConfigError, match=r"lora.dropout 0.1: adapters of experts have none; set it to 0"):
+            refused()
     start = {key: weight.clone() for key, weight in model.state_dict().items()}
     expected = sum(weight.numel() for _, weight in adapted_weights(LoraConfig(r=4), model, []))
     adapted = peft.get_peft_model(model, peft_config(LoraConfig(r=4), model, []))

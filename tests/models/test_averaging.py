@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rewardlab.cli.train import merge_command
-from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.errors import CheckpointError, ConfigError, OutputError
 from rewardlab.models.averaging import average_checkpoints
 from rewardlab.models.checkpoints import CARD, read_card, write_card
 from rewardlab.models.loading import load_model
@@ -137,6 +139,9 @@ REFUSED = {
     "dtype": (change_weights(norm=torch.zeros(3).half()), r"weight norm is F16 \[3\]"),
     "weights": (change_weights(norm=None), "weight norm is in one of them only"),
     "integers": (change_weights(places=torch.ones(4, dtype=torch.long)), "weight places of dtype I64 differs"),
+    "not finite": (change_weights(norm=torch.tensor([1.0, torch.nan, 0])), "run1/final: weight norm has nan or inf"),
+    "no text": (lambda folder: (folder / "config.json").write_bytes(b"\xff"), "config.json differs"),
+    "card of another kind": (lambda folder: (folder / CARD).write_text("[1]"), "not valid JSON"),
     "adapter": (
         lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "b"}'),
         "merge each first",
@@ -157,6 +162,35 @@ def test_refused(what: str, three: list[Path], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         average_checkpoints(three, tmp_path / "mean")
     assert not list(tmp_path.glob("mean*"))
+
+
+@pytest.mark.parametrize("index", ["{", '{"weight_map": {}}'])
+def test_the_index_is_written_anew(index: str, three: list[Path], tmp_path: Path) -> None:
+    """Whatever that of the checkpoints holds."""
+    (three[2] / "model.safetensors.index.json").write_text(index)
+    mean = average_checkpoints(three, tmp_path / "mean")
+    listed = json.loads((mean / "model.safetensors.index.json").read_text())
+    assert listed["weight_map"] == {name: path.name for path in mean.glob("*.safetensors") for name in load_file(path)}
+    assert not list(mean.glob(".*"))
+
+
+def test_a_folder_that_cannot_be_written(three: list[Path], tmp_path: Path) -> None:
+    """In a file, and while another process writes it: a sentence, and what that has written stays. A killed one's goes."""
+    with pytest.raises(OutputError, match="cannot be written"):
+        average_checkpoints(three, three[0] / "config.json" / "mean")
+    partial = tmp_path / "mean.partial"
+    partial.mkdir()
+    (partial / "model-9.safetensors").write_text("")
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-S", "-c", hold, str(partial / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(OutputError, match="another process is writing in it"):
+            average_checkpoints(three, tmp_path / "mean")
+        other.kill()
+    assert (partial / "model-9.safetensors").exists()
+    assert not list(average_checkpoints(three, tmp_path / "mean").glob("model-9*"))
 
 
 def test_settings_that_change_no_judgment(three: list[Path], tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_card_that_only_names_a_file(tmp_path: Path) -> None:
     for requested in (None, template.name):
         with pytest.raises(CheckpointError, match=r"a custom template.*not exist here; give the file: template=FORMAT:FILE"):
             template_for(checkpoint, requested)
-    for text, message in ((OWN.replace("{first}", ""), "cannot be used.*first"), (OWN + "!", "now has hash")):
+    for text, message in ((OWN.replace("{first}", ""), "cannot be used.*first"), (OWN + "!", "has hash")):
         (checkpoint / CARD).write_text(json.dumps(card | {"template_text": text}))
         with pytest.raises(CheckpointError, match=message):
             template_for(checkpoint, None)

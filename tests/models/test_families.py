@@ -20,10 +20,11 @@ from rewardlab.config import PixelConfig, SFTConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import CARD
-from rewardlab.models.loading import freeze, load_model, load_policy, load_processor, merge_adapter, peft_config, set_pixels
+from rewardlab.models.loading import freeze, load_model, load_policy, load_processor, merge_adapter, peft_config
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.training.run.capabilities import capability_report
 from rewardlab.training.run.preflight import TokenCounter, drop_too_long
 from rewardlab.types import IMAGE_MARK, Order, PreferencePair
 from tests.support import scaled_runs
@@ -198,9 +199,11 @@ def test_one_pixel_budget(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert (before.images, after.images) == (4 * 6, 4 * 2)
 
 
-def test_no_budget_where_all_images_are_one_size(checkpoint_of: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match="resizes every image to"):
-        set_pixels(load_processor(str(checkpoint_of("gemma3"))), PixelConfig())
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "idefics3"])
+def test_no_budget_without_bounds_of_pixels(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """One size for all images, no size, or a bound of the longest edge: refused with the weights unread, as the doctor says."""
+    with pytest.raises(ConfigError, match=r"does not bound an image's pixels .*; set pixels to null"):
+        capability_report(SFTConfig(model=str(checkpoint_of(name)), pixels=PixelConfig()))
 
 
 @pytest.mark.parametrize("name", [family(name, daily=name == "qwen3_5") for name in TRAINABLE])

@@ -162,6 +162,9 @@ def test_fields_without_a_rule() -> None:
         check_fields({"pixel_values": 0, "aspect_ratio_ids": 0})
     with pytest.raises(NotImplementedError, match=r"8 entries of .* for 5 images"):
         split_images(tiled(), [1, 4], [3, 4])
+    for make in (stacked, packed, tiled):  # of a family whose image token nobody knows
+        with pytest.raises(NotImplementedError, match="for an unknown number of images"):
+            split_images(make(), None, [0, 0, 0, 0])
 
 
 def test_images_are_counted_by_their_tokens() -> None:

@@ -171,8 +171,8 @@ def test_other_objectives(rollouts: SimpleNamespace, name: str) -> None:
 
 
 def test_tokens_of_high_covariance(rollouts: SimpleNamespace) -> None:
-    """Clip-Cov where it takes every token within its bounds, and KL-Cov: verl's loss and gradient at a ratio of 1. Theirs,
-    unlike ours, has no clip beside KL-Cov's penalty."""
+    """Clip-Cov where it takes every token within its bounds, and KL-Cov: verl's loss and gradient at ratios above 1, where the
+    penalty has a gradient, and equal, as theirs are covariances of the new log-probs. Theirs has no clip beside the penalty."""
     mask, old, advantages = rollouts.mask, rollouts.old, rollouts.advantages * rollouts.mask
     kept = mask > 0
     tokens = torch.stack([advantages[kept], old[kept]])
@@ -187,7 +187,7 @@ def test_tokens_of_high_covariance(rollouts: SimpleNamespace) -> None:
         (verl.compute_policy_loss_clip_cov, lambda d: ppo_clip(d.exp(), advantages * ~clip, 0.2, 0.28)),
         (verl.compute_policy_loss_kl_cov, lambda d: -d.exp() * advantages + 0.5 * hold * d.abs()),
     ):
-        new = (old + 0.0).requires_grad_()
+        new = (old + 0.01).requires_grad_()
         theirs, _ = loss(old, new, advantages, mask, "token-mean", config)
         (their_gradient,) = torch.autograd.grad(theirs, new)
         ours = mean_of_tokens(ours_of(new - old), mask)

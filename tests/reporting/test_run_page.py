@@ -44,6 +44,12 @@ def page_of(metrics: Sequence[dict[str, Any]], **more: Any) -> str:
     return run_page(TrainingRun("rl", {"model": "m"}, "c" * 40, {}, False, metrics, [], [], **more))
 
 
+def test_preference_optimisation_has_its_metrics_on_top() -> None:
+    """And not among all others, below."""
+    text = text_of(page_of([{"step": 1, "loss": 0.69, "accuracy": 0.5, "margin": 0.1, "logps/chosen": -0.1}]))
+    assert text.index("comparisons won") < text.index("margin of the right one") < text.index("logps/chosen")
+
+
 def text_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", page).split())
 

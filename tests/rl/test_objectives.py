@@ -12,6 +12,7 @@ from rewardlab.rl.objectives import (
     clip_by_sign,
     clipped_value_loss,
     finite_ratio,
+    high_covariance,
     importance_weights,
     k1,
     k2,
@@ -250,6 +251,17 @@ def test_other_objectives_than_ppos() -> None:
     assert ratio.grad.tolist() == pytest.approx([-2.0, 1.0, 0.0, 0.0])
     log_ratios, advantages = torch.tensor([0.9, -0.9, 0.9, -0.9, 0.9]), torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0])
     assert clip_by_sign(log_ratios, advantages, 0.4, 0.5).tolist() == pytest.approx([0.5, -0.9, 0.9, -0.4, 0.0])
+
+
+def test_how_many_tokens_have_a_high_covariance() -> None:
+    """The fraction of tokens, rounded down, and at least one, as in the authors' code; none of no tokens."""
+    advantages, logprobs = torch.randn(2, 1, 10, generator=torch.Generator().manual_seed(0))
+    tokens, same = torch.cat([advantages, logprobs]), torch.zeros(1, 10)
+    for fraction, number in ((0.01, 1), (0.19, 1), (0.2, 2), (0.55, 5)):
+        clip, hold = high_covariance(advantages, logprobs, tokens, torch.arange(10)[None] / 10, fraction, (-99.0, 99.0))
+        assert hold.sum() == number
+        assert clip.sum() == number
+    assert not any(chosen.any() for chosen in high_covariance(same, same, torch.zeros(2, 0), same, 0.5, (0.0, 1.0)))
 
 
 def test_the_likelihood_of_right_rollouts() -> None:

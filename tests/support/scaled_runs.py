@@ -1,8 +1,9 @@
-"""Runs of SFT and RL as a test and its torchrun children both make them: on any number of processes, killed where asked."""
+"""Runs of SFT, DPO and RL as a test and its torchrun children make them: on any number of processes, killed where asked."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import sys
@@ -17,7 +18,8 @@ import numpy as np
 import torch
 from accelerate.state import DistributedType, PartialState
 
-from rewardlab.config import ConsistencyConfig, PolicyConfig, RLConfig, SFTConfig
+from rewardlab.config import ConsistencyConfig, DPOConfig, PolicyConfig, RLConfig, SFTConfig
+from rewardlab.data.files import write_atomic
 from rewardlab.data.rows import with_frames
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.metrics.running import Metric
@@ -27,6 +29,7 @@ from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.rewards.pairwise import Anchors, PairwiseReward, PolicyReward
 from rewardlab.training import policy as policy_module
 from rewardlab.training import sft as sft_module
+from rewardlab.training.dpo import train_dpo
 from rewardlab.training.policy_gradient.batch import whole_pass
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
@@ -250,6 +253,17 @@ def run_policy(checkpoint: Path, out: Path, reward: PolicyReward, **changes: Any
         policy_module.open_reward = opened
 
 
+def write_judgments(data: Sequence[PreferencePair], path: Path) -> Path:
+    """Write a right and a wrong judgment of each pair, of unequal lengths; by each process, the same."""
+    rows = []
+    for n, pair in enumerate(data):
+        right = choice_of(pair.preferred or 0, pair.order)
+        texts = {"chosen": format_verdict(right, "x" * (n % 7)), "rejected": format_verdict(right.swap(), "y" * (n % 5))}
+        rows.append(json.dumps({"pair_id": pair.pair_id, "order": pair.order.value, **texts}) + "\n")
+    write_atomic(path, "".join(rows))
+    return path
+
+
 @contextmanager
 def killed_cold_start() -> Iterator[None]:
     """Have a cold start end right after its first checkpoint."""
@@ -298,6 +312,10 @@ def run(
     if stage == "sft":
         with suppress(KilledError), killed_cold_start() if kill else nullcontext():
             train_sft(data, SFTConfig(model=str(checkpoint), **({**SHARED, "batch_size": 8} | changes)), out)
+        return
+    if stage == "dpo":
+        config = DPOConfig(model=str(checkpoint), **({**SHARED, "batch_size": 16, "micro_batch_size": 8} | changes))
+        train_dpo(data, config, out, judgments=write_judgments(data, out.with_suffix(".jsonl")))
         return
     batch = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 12}
     batch |= {"consistency": ConsistencyConfig(weight=0.0)}
@@ -365,6 +383,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sft+evaluated": {"evaluation": EVALUATION},
     "rl+evaluated": {"evaluation": EVALUATION},
     "rl+parts+mixed": {"kl": "k3_loss", "kl_coef": 0.1, "micro_batch_tokens": 300},
+    "dpo+parts+mixed": {"micro_batch_tokens": 600},
     "sft+parts+mixed": {"micro_batch_tokens": 300},
     "sft+dealt": {"evaluation": EVALUATION | {"batch_size": 10}},
     "sft+gently+mixed": {"micro_batch_size": 1, "learning_rate": 1e-5},

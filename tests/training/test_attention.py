@@ -40,8 +40,9 @@ def test_every_model_computes_by_it(
     assert facts["config"]["attn_implementation"] == attention
 
 
-def test_what_cannot_be_is_refused_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_what_cannot_be_is_refused_at_once(stage: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Before a token is counted or a model is loaded, and without a folder."""
     with pytest.raises(ConfigError, match="flash_attention_2 is not installed here"):
-        scaled_runs.run("sft", tiny_checkpoint / "absent", tmp_path / "run", attn_implementation="flash_attention_2")
+        scaled_runs.run(stage, tiny_checkpoint / "absent", tmp_path / "run", attn_implementation="flash_attention_2")
     assert not (tmp_path / "run").exists()

@@ -48,7 +48,7 @@ def test_every_family_can(name: str, checkpoint_of: Callable[[str], Path]) -> No
 def test_a_model_without_a_headless_part_is_refused(checkpoint_of: Callable[[str], Path]) -> None:
     """Llama 4 judges, and trains nowhere: SFT and RL would fail at their first step, after its weights were loaded."""
     start = time.process_time()
-    with pytest.raises(ConfigError, match="Llama4ForConditionalGeneration has no module without its output head"):
+    with pytest.raises(ConfigError, match=r"Llama4ForConditionalGeneration has no module .*; it can only judge"):
         refuse_incapable(SFTConfig(model=str(checkpoint_of("llama4"))))
     assert time.process_time() - start < 10
 
@@ -65,8 +65,8 @@ def test_a_processor_without_its_package_is_refused(checkpoint_of: Callable[[str
 
 
 def test_a_large_model_takes_seconds(tiny_checkpoint: Path) -> None:
-    """Its vocabulary and heads keep their sizes; its layers do not."""
-    start = time.perf_counter()
+    """CPU seconds: its vocabulary and heads keep their sizes; its layers do not."""
+    start = time.process_time()
     config = ARCHITECTURES["Qwen/Qwen2.5-VL-7B-Instruct"]()
     tiny = load_config_of(str(tiny_checkpoint))
     for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"):
@@ -74,7 +74,7 @@ def test_a_large_model_takes_seconds(tiny_checkpoint: Path) -> None:
     found = probe(config, load_processor(str(tiny_checkpoint)))
     assert (found.training, found.sampling) == (None, None)
     assert "agree to" in found.report
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_a_field_without_a_rule_is_refused(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

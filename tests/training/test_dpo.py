@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from trl import DPOTrainer
 
 from rewardlab.cli import main
 from rewardlab.config import DPOConfig
+from rewardlab.config.base import LoraConfig
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.checkpoints import read_card
-from rewardlab.models.loading import load_model
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models import loading
+from rewardlab.models.checkpoints import CARD, read_card
+from rewardlab.models.loading import load_model, peft_config
+from rewardlab.prompts import load_template
 from rewardlab.training import dpo
-from rewardlab.training.dpo import JudgmentPair, PreferenceTrainer, judgment_pairs_of_votes, read_comparisons, train_dpo
+from rewardlab.training.dpo import (
+    JudgmentPair,
+    PreferenceTrainer,
+    judgment_pairs_of_votes,
+    log_contradictions,
+    read_comparisons,
+    train_dpo,
+)
 from rewardlab.types import Order, PreferencePair
 from tests.support.configs import short_config
 from tests.support.killing import killed_after_a_save
@@ -86,9 +98,11 @@ def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path, cap
     assert judgment_pairs_of_votes(pairs, path, 5) == [first, JudgmentPair(0, Order.GIVEN, "right 2", "wrong 2"), *others]
     shifted = judgment_pairs_of_votes(pairs[1:], path, 1, left_out={0})  # row 0 could not be read
     assert [(c.number, c.chosen) for c in shifted] == [(1, "the teacher's"), (2, "right")]
+    halves = write_votes(tmp_path / "halves.jsonl", [(0, "given", "first", "a\ud800"), (0, "given", "second", "b")])
+    assert judgment_pairs_of_votes(pairs, halves, 1) == [JudgmentPair(0, Order.GIVEN, "a?", "b")]
     with pytest.raises(DataError, match=r"has a vote on pair 2, but --data has 2 pairs"):
         judgment_pairs_of_votes(pairs[:2], path, 1)
-    with pytest.raises(DataError, match="no pair has a right and a wrong vote in the same order"):
+    with pytest.raises(DataError, match=r"in the same order \(\d+ votes have a verdict, \d+ have none\)"):
         judgment_pairs_of_votes(pairs, write_votes(tmp_path / "right.jsonl", votes[:1]), 1)
 
 
@@ -99,6 +113,7 @@ def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path, cap
         ({"pair_id": "x", "chosen": "a", "rejected": "a"}, "chosen and rejected are equal"),
         ({"pair_id": "x", "chosen": "a", "rejected": " "}, "must be judgments, not empty"),
         ({"pair_id": "x", "chosen": "a", "rejected": "b", "order": "first"}, "line 1: 'first' is not a valid Order"),
+        ({"pair_id": "x", "chosen": "a\ud800", "rejected": "b"}, "half a surrogate pair"),
         ([1], "line 1: "),
         ({"pair_id": "x", "chosen": "a", "rejected": "b"}, "none of its 1 lines is on a pair of --data"),
     ],
@@ -108,6 +123,23 @@ def test_judgments_that_cannot_be_compared(pairs: list[PreferencePair], tmp_path
     path.write_text(json.dumps(line), encoding="utf-8")
     with pytest.raises(DataError, match=error):
         read_comparisons(path, pairs)
+
+
+def test_a_file_of_judgments_that_cannot_be_read(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff")
+    for path in (tmp_path / "binary.jsonl", tmp_path / "none.jsonl", tmp_path):
+        with pytest.raises(DataError, match="cannot be read"):
+            read_comparisons(path, pairs)
+
+
+def test_chosen_judgments_against_their_labels(pairs: list[PreferencePair], capsys: pytest.CaptureFixture[str]) -> None:
+    """Counted, and trained: they may be better in another way. An unlabelled pair has nothing to be against."""
+    pairs[3] = replace(pairs[3], preferred=None)
+    made = [JudgmentPair(n, Order.SWAPPED, judged("x", 1 + n % 2), "y") for n in range(4)]
+    log_contradictions([*made, JudgmentPair(4, Order.SWAPPED, "no verdict", "y")], pairs, load_template("plain"))
+    assert "2 of 5 chosen judgments have a verdict against their pair's label" in capsys.readouterr().err
+    log_contradictions(made[1::2], pairs, load_template("plain"))
+    assert not capsys.readouterr().err
 
 
 @pytest.fixture
@@ -165,19 +197,51 @@ def test_simpo_by_hand(trainer_of: Callable[..., PreferenceTrainer]) -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_parts_of_a_micro_batch_give_its_gradient(trainer_of: Callable[..., PreferenceTrainer]) -> None:
-    gradients = []
+def test_parts_of_a_micro_batch_give_its_gradient_and_metrics(trainer_of: Callable[..., PreferenceTrainer]) -> None:
+    """Parts have unequal numbers of comparisons: a mean of their means is another number."""
+    gradients, logged = [], []
     for limit in (None, 300):
         trainer = trainer_of({"dpo": 0.8, "bco": 0.2, "sft": 1.0}, micro_batch_tokens=limit)
         trainer.create_optimizer()
         trainer.current_gradient_accumulation_steps = 1
-        batch = trainer.data_collator([trainer.train_dataset[n] for n in range(4)])
+        batch = trainer.data_collator([trainer.train_dataset[n] for n in range(3)])
         parts = len(trainer._parts(batch))
         trainer.training_step(trainer.model, batch)
+        trainer.log({})
+        logged.append({name: trainer.state.log_history[-1][name] for name in ("accuracy", "margin", "logps/chosen")})
         gradients.append((parts, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])))
     (whole, a), (parts, b) = gradients
     assert whole == 1 < parts
     torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+    assert logged[1] == pytest.approx(logged[0], rel=1e-4)
+
+
+def test_the_reference_is_what_training_starts_from(
+    trainer_of: Callable[..., PreferenceTrainer], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of an adapter's base in bfloat16, with the adapter, rounded once. Its vision tower reads a square where
+    another process may have images."""
+    model, processor = load_model(str(tiny_checkpoint), device="cpu", dtype="bfloat16")
+    model.save_pretrained(tmp_path / "rounded")
+    processor.save_pretrained(tmp_path / "rounded")
+    model, _ = load_model(str(tmp_path / "rounded"), device="cpu")
+    adapted = peft.get_peft_model(model, peft_config(LoraConfig(r=4), model, []))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    adapted.save_pretrained(tmp_path / "adapter")
+    processor.save_pretrained(tmp_path / "adapter")
+    monkeypatch.setattr(loading, "num_processes", lambda: 2)
+    reference = trainer_of({"dpo": 1.0}, model=str(tmp_path / "adapter")).ref_model
+    start = load_model(str(tmp_path / "run" / "base"), device="cpu")[0].state_dict()
+    found = reference.state_dict()
+    assert found.keys() == start.keys()
+    assert all(torch.equal(weight, found[name]) for name, weight in start.items())
+    seen: list[Any] = []
+    reference.model.visual.register_forward_hook(lambda *call: seen.append(call))
+    with torch.no_grad():
+        reference(input_ids=torch.tensor([[5, 6, 7]]), attention_mask=torch.ones(1, 3, dtype=torch.long))
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8}])
@@ -213,7 +277,8 @@ def test_the_command(tiny_checkpoint: Path, pairs: list[PreferencePair], judgmen
     words += ["template=plain", "batch_size=8", "micro_batch_size=4", "max_steps=1", "gradient_checkpointing=false"]
     refused = run_main(main, *words)
     assert refused.returncode == 2
-    assert "learns from votes or from pairs of judgments; give one of both" in refused.stderr
+    assert "give --votes FILE or --judgments FILE, not both" in refused.stderr
+    assert "pairs:" not in refused.stderr  # which are read later
     done = run_main(main, *words, "--judgments", judgments)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "final" / "config.json").exists()
@@ -226,6 +291,7 @@ def test_the_command(tiny_checkpoint: Path, pairs: list[PreferencePair], judgmen
         ({"losses": {"dpo": 0.0}}, "a weight in losses is not above 0"),
         ({"losses": {}}, "losses"),
         ({"margin": 0.5}, "margin 0.5 has no effect without SimPO: add simpo to losses"),
+        ({"lora": {"dropout": 0.1}}, "lora.dropout 0.1 has no effect"),
         ({"micro_batch_size": 1}, "counts both judgments of a comparison; make it even"),
     ],
 )
@@ -234,10 +300,21 @@ def test_configs_that_train_nothing(changes: dict[str, Any], error: str) -> None
         config_for("x", **changes)
 
 
+def test_a_judge_of_another_template_is_refused(
+    tiny_checkpoint: Path, pairs: list[PreferencePair], judgments: Path, tmp_path: Path
+) -> None:
+    judge = Path(shutil.copytree(tiny_checkpoint, tmp_path / "judge"))
+    (judge / CARD).write_text(json.dumps({"template": "plain", "template_hash": "0"}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="template"):
+        train_dpo(pairs, config_for(judge, max_steps=1, save_steps=1), tmp_path / "run", judgments=judgments)
+
+
 def test_one_source_and_enough_of_it(
     tiny_checkpoint: Path, pairs: list[PreferencePair], judgments: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="give one of both"):
+    with pytest.raises(ConfigError, match="give --votes FILE or --judgments FILE, not both"):
         train_dpo(pairs, config_for(tiny_checkpoint), tmp_path / "run", judgments=judgments, votes=judgments)
+    with pytest.raises(ConfigError, match="comparisons_per_order 2 counts votes"):
+        train_dpo(pairs, config_for(tiny_checkpoint, comparisons_per_order=2), tmp_path / "run", judgments=judgments)
     with pytest.raises(DataError, match="8 comparisons are 16 sequences, fewer than the 32 of one batch"):
         train_dpo(pairs, config_for(tiny_checkpoint, batch_size=32), tmp_path / "run", judgments=judgments)

@@ -46,34 +46,42 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
         same(alone / stage, tmp_path / f"{stage}_begun")
 
 
+def lines_of(run: Path) -> list[dict[str, float]]:
+    """The metrics of a run's four steps."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[:4]]
+
+
 @pytest.mark.nightly
 def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Adapters, text alone on one process and images on the other, rollouts of unequal length, rollouts that are masked for
-    their importance ratio, a rollback: as one process."""
+    their importance ratio, comparisons in passes of unequal number, a rollback: as one process."""
     for stage in ("sft", "rl"):
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}+lora_alone", **scaled_runs.CHANGES[f"{stage}+lora"])
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "importance_alone", **scaled_runs.CHANGES["rl+importance"])
+    dpo_parts = scaled_runs.CHANGES["dpo+parts+mixed"]
+    scaled_runs.run("dpo", tiny_checkpoint, tmp_path / "dpo_alone", data=scaled_runs.mixed(), **dpo_parts)
     halves = scaled_runs.CHANGES["rl+halves+mixed"]
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "halves_alone", data=scaled_runs.mixed(), **halves)
     kinds = ["sft+lora:sft+lora", "rl+lora:rl+lora", "sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves"]
-    kinds += ["rl+unequal:unequal", "rl+importance:importance", "rl+taken_back:back"]
+    kinds += ["dpo+parts+mixed:dpo", "rl+unequal:unequal", "rl+importance:importance", "rl+taken_back:back"]
     train_on(tiny_checkpoint, tmp_path, *kinds)
-    of_halves = [
-        json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[0]) for run in ("halves_alone", "halves")
-    ]
+    of_halves = [lines_of(tmp_path / run)[0] for run in ("halves_alone", "halves")]
     for name in ("reward", "reward_std", "completions/mean_length"):  # which rollouts an optimizer step has differs
         assert of_halves[0][name] == pytest.approx(of_halves[1][name], rel=1e-5)
     assert rollbacks(tmp_path / "back") == [4]
     assert (tmp_path / "back" / "final").exists()
     same(tmp_path / "unequal_alone", tmp_path / "unequal")
-    for line in map(json.loads, (tmp_path / "unequal" / "metrics.jsonl").read_text().splitlines()[:4]):
+    for line in lines_of(tmp_path / "unequal"):
         # among the four tokens of its own process it would be no outlier: none of four is beyond 1.8 deviations
         assert line["advantage/outlier_frac"] == pytest.approx(1 / (8 * line["completions/mean_length"]))
         assert line["reward"] == pytest.approx(sum(scaled_runs.UNEQUAL) / 8)
+    same(tmp_path / "dpo_alone", tmp_path / "dpo")  # passes of one and of two comparisons
+    margins = [[line["margin"] for line in lines_of(tmp_path / run)] for run in ("dpo_alone", "dpo")]
+    assert margins[0] == pytest.approx(margins[1], abs=1e-4)
     same(tmp_path / "importance_alone", tmp_path / "importance")
-    for line in map(json.loads, (tmp_path / "importance" / "metrics.jsonl").read_text().splitlines()[:4]):
+    for line in lines_of(tmp_path / "importance"):
         assert 0 < line["importance/capped_frac"] < 1  # tokens of three rollouts: one on one process, two on the other
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other

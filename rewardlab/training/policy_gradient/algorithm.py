@@ -284,31 +284,25 @@ class LossOutputs:
     metrics: MetricMap
 
 
+def _ppo(ratio_NT: Tensor, logprobs_NT: Tensor, advantages_NT: Tensor, method: Method) -> Tensor:
+    return ppo_clip(ratio_NT, advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
+
+
 @dataclass(frozen=True)
 class Objective:
     """A policy loss. ``log_ratio`` is (log-ratios of tokens, mask, advantages, method) -> the log-ratio that each token is
     trained by; ``loss`` is (ratio, log-probs, advantages, method) -> loss; all tensors are [N, T]."""
 
-    log_ratio: Callable[[Tensor, Tensor, Tensor, Method], Tensor]
-    loss: Callable[[Tensor, Tensor, Tensor, Method], Tensor]
-
-
-def _ppo(ratio_NT: Tensor, logprobs_NT: Tensor, advantages_NT: Tensor, method: Method) -> Tensor:
-    return ppo_clip(ratio_NT, advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
+    log_ratio: Callable[[Tensor, Tensor, Tensor, Method], Tensor] = lambda d_NT, mask_NT, a_NT, method: d_NT
+    loss: Callable[[Tensor, Tensor, Tensor, Method], Tensor] = _ppo
 
 
 OBJECTIVES: dict[ObjectiveName, Objective] = {
-    "ppo_clip": Objective(lambda d_NT, mask_NT, a_NT, method: d_NT, _ppo),
-    "gspo": Objective(lambda d_NT, mask_NT, a_NT, method: sequence_log_ratio(d_NT, mask_NT), _ppo),
-    "response_clip": Objective(lambda d_NT, mask_NT, a_NT, method: response_log_ratio(d_NT, mask_NT), _ppo),
-    "cispo": Objective(
-        lambda d_NT, mask_NT, a_NT, method: d_NT,
-        lambda ratio_NT, logprobs_NT, a_NT, method: cispo(ratio_NT, logprobs_NT, a_NT, method.upper_clip),
-    ),
-    "sapo": Objective(
-        lambda d_NT, mask_NT, a_NT, method: d_NT,
-        lambda ratio_NT, logprobs_NT, a_NT, method: sapo(ratio_NT, a_NT, method.sapo_temperatures),
-    ),
+    "ppo_clip": Objective(),
+    "gspo": Objective(lambda d_NT, mask_NT, a_NT, method: sequence_log_ratio(d_NT, mask_NT)),
+    "response_clip": Objective(lambda d_NT, mask_NT, a_NT, method: response_log_ratio(d_NT, mask_NT)),
+    "cispo": Objective(loss=lambda ratio_NT, logprobs_NT, a_NT, method: cispo(ratio_NT, logprobs_NT, a_NT, method.upper_clip)),
+    "sapo": Objective(loss=lambda ratio_NT, logprobs_NT, a_NT, method: sapo(ratio_NT, a_NT, method.sapo_temperatures)),
     "gmpo": Objective(
         lambda d_NT, mask_NT, a_NT, method: sequence_log_ratio(
             clip_by_sign(d_NT, a_NT, method.clip_low, method.upper_clip), mask_NT

@@ -30,17 +30,16 @@ from rewardlab.models.families import (
     IMAGE_FIELDS,
     IMAGE_ROWS,
     Fields,
-    always_run_vision_tower,
     images_by_prompt,
     patch_token_id,
     share_rows,
     with_image_rows,
 )
+from rewardlab.models.loading import prepare_reference
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.processed_images import ProcessedImages
 from rewardlab.models.value_model import ValueModel, completion_values
-from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rewards.steps import ProcessReward
@@ -190,10 +189,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         self.add_callback(AdaptEntropy(self.adapt_entropy))
-        if self.ref_model is not None:  # TRL loads it; it must round as the policy does
-            prepare_vision_tower(self.ref_model)
-            if num_processes() > 1:
-                always_run_vision_tower(self.ref_model, self.processing_class)
+        if self.ref_model is not None:
+            prepare_reference(self.ref_model, self.processing_class)
         self._process_reward = parts.process_reward(self.accelerator.device) if parts.process_reward else None
         self._critic_hook: CriticHook | None = None
         if parts.critic is not None:
@@ -458,9 +455,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         is_trained_NT, device = batch.loss_mask_NT > 0, old_NT.device
         tokens_2K = torch.stack([batch.advantages_NT[is_trained_NT], old_NT[is_trained_NT]]).cpu()
         tokens_2K = torch.cat(gather_object([tokens_2K]), 1).to(device)
-        rows = range(self._processes.local(len(old_NT)).start, self._processes.local(len(old_NT)).stop)
+        local = self._processes.local(len(old_NT))
         key = (self.args.seed, self._sampling.num_rollbacks, self.state.global_step, COVARIANCE)
-        uniforms_NT = draw_uniforms(key, rows, old_NT.size(1)).to(device)
+        uniforms_NT = draw_uniforms(key, range(local.start, local.stop), old_NT.size(1)).to(device)
         bounds = (config.low, config.high)
         clip_NT, hold_NT = high_covariance(batch.advantages_NT, old_NT, tokens_2K, uniforms_NT, config.fraction, bounds)
         if config.kind == "kl":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from transformers.initialization import no_init_weights
 
 from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import ConfigError
+from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.families import (
     IMAGE_FIELDS,
     check_fields,
@@ -31,7 +31,13 @@ from rewardlab.models.families import (
     split_images,
     vision_token_ids,
 )
-from rewardlab.models.loading import load_config_of, load_processor
+from rewardlab.models.loading import (
+    check_image_token,
+    load_config_of,
+    load_processor,
+    refuse_dropout_of_experts,
+    set_pixels,
+)
 from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
@@ -76,6 +82,9 @@ class Capabilities:
     sampling: str | None = None
 
 
+_PROBED: dict[str | tuple[bytes, ...], Capabilities] = {}  # in this process, by the files of the configuration, or by name
+
+
 def refuse_incapable(config: TrainConfig) -> None:
     """Raise ConfigError for a model that a stage cannot train, before its weights are loaded; log what the model can do."""
     report = capability_report(config)
@@ -86,6 +95,10 @@ def refuse_incapable(config: TrainConfig) -> None:
 def capability_report(config: TrainConfig) -> str:
     """Return what was tried of a stage's model, in a sentence. Raise ConfigError for what a stage cannot do without, and
     CheckpointError."""
+    if config.pixels:
+        set_pixels(load_processor(config.model), config.pixels)
+    if config.lora and config.lora.dropout and (model := build_on_meta(config.model)) is not None:
+        refuse_dropout_of_experts(config.lora, model, config.freeze)
     abilities = capabilities_of(config.model)
     samples = isinstance(config, MethodConfig) and config.engine is None
     if why := abilities.training or (abilities.sampling if samples else None):
@@ -98,25 +111,12 @@ def capabilities_of(model: str) -> Capabilities:
     CheckpointError."""
     folder, names = Path(model), ("config.json", "adapter_config.json", "processor_config.json", "preprocessor_config.json")
     texts = [(folder / name).read_bytes() if (folder / name).exists() else b"" for name in (*names, "chat_template.jinja")]
-    return _capabilities(model if not any(texts) else "", tuple(texts), _Model(model))
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model's name, equal to any other: configurations are compared by their files."""
-
-    name: str
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Model)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@cache
-def _capabilities(_name: str, _files: tuple[bytes, ...], model: _Model) -> Capabilities:
-    return probe(load_config_of(model.name), load_processor(model.name))
+    key = tuple(texts) if any(texts) else model
+    if key not in _PROBED:
+        config, processor = load_config_of(model), load_processor(model)
+        check_image_token(model, processor, config)
+        _PROBED[key] = probe(config, processor)
+    return _PROBED[key]
 
 
 def probe(config: Any, processor: Any) -> Capabilities:
@@ -140,7 +140,7 @@ def probe(config: Any, processor: Any) -> Capabilities:
         model = small_model(config)
         if model.base_model is model:  # Llama 4
             why = f"{type(model).__name__} has no module without its output head, from which trainers take hidden states"
-            return Capabilities(report, training=why)
+            return Capabilities(report, training=f"{why}; it can only judge (hf:, prob:)")
         alone_NV = [read_logits(model, row)[0] for row in rows]
         other_V = read_logits(model, encode(processor, [_prompt(dice, SIZES[:1])]))[0]
     except Exception as error:  # the boundary, as above: what cannot be made small may train
@@ -231,7 +231,7 @@ def small_model(config: Any) -> Any:
         _shrink(adapter)
         adapter |= {"text_hidden_size": width, "vision_feature_layer": [1, 0]}
     data |= {name: value for name, value in SMALL.items() if data.get(name) is not None}
-    data |= {name: None for name in ("audio_config",) if name in data}
+    data |= {"audio_config": None} if "audio_config" in data else {}
     with no_init_weights():
         small = type(config).from_dict(data)
         model: Any = AutoModelForImageTextToText.from_config(small, dtype=torch.float32, attn_implementation="sdpa")

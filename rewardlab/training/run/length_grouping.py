@@ -19,7 +19,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardlab.metrics.running import MetricAccumulator
+from rewardlab.metrics.running import Metric, MetricAccumulator
 from rewardlab.models.families import IMAGE_FIELDS, check_fields, count_places, join_images, patch_token_id, split_images
 from rewardlab.training.run.parallel import padding_frac, pass_limits, without_sync
 
@@ -173,7 +173,7 @@ class LengthGroupingMixin:
 
     def __init__(self, *args: Any, layout: RowLayout, micro_batch_tokens: int | None = None, **kwargs: Any) -> None:
         self.layout, self.micro_batch_tokens = layout, micro_batch_tokens
-        self._padding, self._ahead = MetricAccumulator(), BatchesAhead(iter(()))
+        self._metrics_of_parts, self._ahead = MetricAccumulator(), BatchesAhead(iter(()))
         super().__init__(*args, **kwargs)
         if self.args.bf16:  # type: ignore[attr-defined]
             self.data_collator = RoundedPixels(self.data_collator)
@@ -192,7 +192,7 @@ class LengthGroupingMixin:
             mask_NL = part["attention_mask"]
             self.part_frac = len(mask_NL) / len(inputs["input_ids"])
             widths = mask_NL.sum(1).tolist()
-            self._padding.add("tokens/padding_frac", padding_frac(widths, [range(len(widths))]))
+            self._metrics_of_parts.add("tokens/padding_frac", padding_frac(widths, [range(len(widths))]))
             is_last = n == len(parts) - 1
             with nullcontext() if is_last else without_sync(self.accelerator, model):  # type: ignore[attr-defined]
                 total = total + read(model, part, num_items_in_batch)
@@ -206,5 +206,10 @@ class LengthGroupingMixin:
         limits = pass_limits(self.accelerator, self.micro_batch_tokens // layout.rows_per_sample)  # type: ignore[attr-defined]
         return [join([samples[n] for n in part], layout) for part in limits.cut([sample.width for sample in samples])]
 
+    def add_means(self, values: Mapping[str, Tensor]) -> None:
+        """Log the means of values [B] of samples, over the parts of all processes, whatever their sizes."""
+        for name, value_B in values.items():
+            self._metrics_of_parts.add(name, Metric(value_B.detach().float().mean().item(), len(value_B)))
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        super().log(logs | self._padding.flush(gather_object), start_time)  # type: ignore[misc]
+        super().log(logs | self._metrics_of_parts.flush(gather_object), start_time)  # type: ignore[misc]

@@ -82,10 +82,8 @@ def numbers_that_fit(
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
 ) -> Sequence[int]:
-    """Return which pairs fit, each in its longer order, as :func:`short_samples` says. Raise ConfigError for a finished run and
-    an unavailable attention."""
+    """Return which pairs fit, each in its longer order, as :func:`short_samples` says. Raise ConfigError for a finished run."""
     refuse_finished(out)
-    check_attention(config.attn_implementation)
 
     def candidates(counter: TokenCounter, limit: int, advance: Advance) -> Iterator[Candidate]:
         for number, pair in light_pairs(pairs):
@@ -124,11 +122,12 @@ def short_samples(
 ) -> Sequence[int]:
     """Return which of ``number`` samples fit. Those longer than ``config.max_tokens`` are listed in ``file`` and logged. Raise
     DataError if none fits, and without ``max_tokens`` for a sample longer than the model's context: cutting could cut an image.
-    Raise ConfigError for a model that cannot be trained (:func:`refuse_incapable`).
+    Raise ConfigError for an unavailable attention, and a model that cannot be trained (:func:`refuse_incapable`).
 
     ``candidates`` yields this process's samples that may be longer than a limit; only these are counted, by ``count``. ``key``
     identifies the samples, so that a resumed run of several processes does not count them again.
     """
+    check_attention(config.attn_implementation)
     refuse_incapable(config)
     limit, out = config.max_tokens or context_of(config.model), file.parent
     if limit is None or not number:

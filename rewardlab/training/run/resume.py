@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
+from rewardlab.models.loading import read_model
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.parallel import is_lost_peer
@@ -132,7 +133,7 @@ class StrictResumeMixin:
 
     def load_weights(self, model: Any, checkpoint: str) -> None:
         """Load every weight of ``checkpoint`` into ``model``, except ``kept_elsewhere``. Raise CheckpointError if one fails."""
-        saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+        saved = read_model(checkpoint, type(model), dtype=model.dtype)
         missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
         if strangers := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
             raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {strangers[:5]}")

@@ -34,13 +34,7 @@ BEGINNING = EXPLAINED_WINDOW + CRITIC_PATIENCE - 1  # rollout batches that a sta
 # means of position bias were 1.41 deviations and more with a starved critic, up to 0.59 with a fitted one, up to 1.62 in PAG's
 # dialogues; one fitted critic began at an explained variance of 0.04, close to the bound.
 CRITIC_SIGNS = ("starved_critic", "advantage_by_position")
-SAMPLER_PATIENCE = 2
-PATIENCE = {
-    "not_finite": 1,
-    "sampler": SAMPLER_PATIENCE,
-    **dict.fromkeys(TRENDS, 1),
-    **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE),
-}
+PATIENCE = {"not_finite": 1, "sampler": 2, **dict.fromkeys(TRENDS, 1), **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE)}
 MOST_UNCORRECTED = 0.5  # fraction of tokens that an importance correction caps or masks, or cannot correct
 # Bounds of the relative gap. In the runs that set them (a small judge, seeds 10 to 13) a sampler in bfloat16 with the trainer's
 # weights was off by 0.02 to 0.06, at most 2.3 times its best batch; with old (three batches) or wrong weights, by at least
@@ -113,7 +107,7 @@ class Signs:
         return signs | policy_signs | self._critic(logs) | self._hacking(logs)
 
     def _sampler(self, logs: Logs) -> str:
-        """Return whether rollouts are sampled by other weights, or otherwise, than the trainer assumes."""
+        """Return the sentence of a sampler that has other weights than the trainer's, or samples otherwise."""
         gap, most = logs["importance/gap"], self._config.max_sampler_gap
         wrong = [f"log-probs of the sampler and the trainer differ by {gap:.3f} nats per token, more than {most:g}"] * (
             gap > most
@@ -328,11 +322,8 @@ def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float
         always("reward_std", is_zero) and len({row["reward"] for row in rows if row.get("reward") is not None}) == 1
     ):  # a critic's advantages are never all 0
         signs["equal_rewards"] = "no rollout ever earned more than another"
-    others = (
-        "advantage/max_abs",
-        "value/grad_norm",
-        "reward/unscored_frac",
-    )  # while a critic alone is fitted, the policy has no gradient
+    # no gradient of the policy: a critic alone is fitted, or rollouts have no reward
+    others = ("advantage/max_abs", "value/grad_norm", "reward/unscored_frac")
     if always("grad_norm", is_zero) and not any(row.get(name) for row in rows for name in others):
         signs["no_gradient"] = "every gradient was 0, so no step changed the weights"
     if signs and always("reward/invalid_frac", lambda value: value > max_invalid):

@@ -15,7 +15,14 @@ from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
 from rewardlab.samplers.hf import thinking_opening
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
+from rewardlab.training.policy_gradient.rollouts.sampling import (
+    Collected,
+    Sampling,
+    Score,
+    State,
+    WholeRollouts,
+    as_metrics,
+)
 
 
 class TruncatedRollouts:
@@ -85,23 +92,17 @@ class TruncatedRollouts:
         self._source.load_state_dicts([state["source"] for state in states])
 
 
-class ForcedAnswerRollouts:
+class ForcedAnswerRollouts(WholeRollouts):
     """Whole rollouts; those that are cut while they think must answer (GLM-4.1V-Thinking, arXiv 2507.01006). ``closing`` ends
     the thinking and opens the answer, of which up to ``length`` tokens are sampled.
 
     The tokens of ``closing`` are context and not trained on; thinking and answer are.
     """
 
-    continues_rollouts = False
-
     def __init__(self, processor: Any, closing: str, length: int) -> None:
         self._tokenizer, self._length = processor.tokenizer, length
         self._opening = thinking_opening(processor)
         self._closing = closing_tokens(processor, closing)
-        self.max_new_tokens: int | None = None  # of the next call of the sampler
-
-    def choose_rows(self, rows: list[Row]) -> list[Row]:
-        return rows
 
     def _thinks(self, tokens: Sequence[int], sampling: Sampling) -> bool:
         """Return whether a completion is cut within its thinking."""
@@ -109,41 +110,33 @@ class ForcedAnswerRollouts:
         return tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
-        tokens, logprobs = sampling.sample(prompt_ids, images, fields, range(len(prompt_ids)))
-        made = [Trajectory(ids, None if logprobs is None else logprobs[n]) for n, ids in enumerate(tokens)]
-        cut = [n for n, ids in enumerate(tokens) if self._thinks(ids, sampling)]
+        made = super().complete(prompt_ids, images, fields, sampling)
+        cut = [n for n, part in enumerate(made) if self._thinks(part.tokens, sampling)]
         if sampling.all_processes(not cut):
             return made
         rows = cut or [0]  # another process has some: this one takes part and drops its own
-        so_far = [prompt_ids[row] + tokens[row] + self._closing for row in rows]
+        so_far = [prompt_ids[row] + made[row].tokens + self._closing for row in rows]
         grown = select_fields(fields, rows, [len(ids) for ids in so_far])
-        self.max_new_tokens = self._length
+        self.max_new_tokens = self._length  # of the next call of the sampler
         try:
             answers, drawn = sampling.sample(so_far, None if images is None else [images[row] for row in rows], grown, rows)
         finally:
             self.max_new_tokens = None
         for n, row in enumerate(cut):
-            begin = len(tokens[row])
-            both = None if logprobs is None or drawn is None else logprobs[row] + [0.0] * len(self._closing) + drawn[n]
-            forced = (begin, begin + len(self._closing))
-            made[row] = Trajectory(tokens[row] + self._closing + answers[n], both, forced=forced)
+            tokens, logprobs = made[row].tokens, made[row].logprobs
+            both = None if logprobs is None or drawn is None else logprobs + [0.0] * len(self._closing) + drawn[n]
+            forced = (len(tokens), len(tokens) + len(self._closing))
+            made[row] = Trajectory(tokens + self._closing + answers[n], both, forced=forced)
         return made
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
-        scored = score(rollouts)
-        attached = scored.attach(rollouts)
-        forced = [rollout for rollout in attached if rollout.trajectory.forced[1]]
+        collected = super().collect(rollouts, score)
+        forced = [rollout for rollout in collected.rollouts if rollout.trajectory.forced[1]]
         metrics = {"forced/frac": Metric(len(forced) / max(1, len(rollouts)), len(rollouts))}
         if forced:
             metrics["forced/verdict_frac"] = Metric(sum(rollout.parsed for rollout in forced) / len(forced), len(forced))
             metrics["forced/accuracy"] = Metric(sum(rollout.correct for rollout in forced) / len(forced), len(forced))
-        return Collected(attached, as_metrics(scored.metrics) | metrics)
-
-    def state_dict(self) -> State:
-        return {}
-
-    def load_state_dicts(self, states: Sequence[State]) -> None:
-        """Nothing is kept between steps."""
+        return Collected(collected.rollouts, collected.metrics | metrics)
 
 
 def closing_tokens(processor: Any, closing: str) -> list[int]:
@@ -190,7 +183,7 @@ def longest_dialogue(processor: Any, max_completion_length: int) -> int:
     return 3 * max_completion_length + sum(len(user_turn(processor, content)) for content in (VERIFY, REVISE))
 
 
-class DialogueRollouts:
+class DialogueRollouts(WholeRollouts):
     """PAG on judges (arXiv 2506.10406): judge, verify the judgment, revise it only if the verification calls it wrong.
 
     All turns are one rollout; the user's turns are context and not trained on. Advantages restart at every turn and are
@@ -198,16 +191,10 @@ class DialogueRollouts:
     gains.
     """
 
-    max_new_tokens: int | None = None
-    continues_rollouts = False
-
     def __init__(self, processor: Any, *, bonus: float = 1.0) -> None:
         self._processor, self._bonus = processor, bonus
         self._opening = thinking_opening(processor)
         self._ends: frozenset[int] = frozenset()
-
-    def choose_rows(self, rows: list[Row]) -> list[Row]:
-        return rows
 
     def _user_turn(self, content: str) -> list[int]:
         ids = user_turn(self._processor, content)
@@ -301,12 +288,6 @@ class DialogueRollouts:
             attached,
             metrics | verification_metrics(first_correct, verifications, final, [len(parts) > VERIFICATION for parts in turns]),
         )
-
-    def state_dict(self) -> State:
-        return {}
-
-    def load_state_dicts(self, states: Sequence[State]) -> None:
-        """Nothing is kept between steps."""
 
 
 def _rewards(rewards: Sequence[float | None]) -> list[float]:
