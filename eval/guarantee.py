@@ -246,7 +246,7 @@ def _of_run(folder: Path, sets: int) -> tuple[list[str], dict[str, Any]]:
     lines += [
         "on half of the pairs to the verdicts of all votes, without labels; the numbers are of the other half, means over"
     ]
-    lines += [f"{DRAWS} orders of the votes."]
+    lines += [f"{DRAWS} orders of the votes. Brackets are 95 % intervals over pairs: CR2 variance, Student's t."]
     lines += ["", "| thresholds | samples, % of all | right | less all votes, points |", "|---|---|---|---|"]
     for one in tiers:
         low, high = (f"{100 * end:+.1f}" for end in one["interval"])

@@ -178,7 +178,7 @@ def guarantee_command(
 
     **Exit status 1** if no threshold can be certified.
     """
-    from rewardlab.benchmarks.guarantee import certify_run, guarantee_lines
+    from rewardlab.benchmarks.calibrate import certify_run, guarantee_lines
     from rewardlab.judging.guarantee import GUARANTEE
 
     guarantee = certify_run(run, labels, error=error, confidence=confidence, seed=seed, command=command_line())

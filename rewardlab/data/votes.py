@@ -167,8 +167,8 @@ def vote_of(row: Mapping[str, Any]) -> Vote:
     """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
     verdict, margin = Verdict(choice, VerdictStatus(row["status"]), row["rule"]), row.get("margin")
-    if isinstance(margin, float) and not math.isfinite(margin):
-        raise ValueError(f"a margin of {margin}; expected a finite number")
+    if margin is not None and not (type(margin) in (int, float) and math.isfinite(margin)):
+        raise ValueError(f"a margin of {margin!r}; expected a finite number")
     return Vote(Order(row["order"]), verdict, completion_of(row), margin, row.get("member", ""))
 
 

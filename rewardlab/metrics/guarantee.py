@@ -1,7 +1,7 @@
 """A threshold on a judge's confidence, above which at most a given fraction of its verdicts is wrong. Pure; numpy only.
 
 Selective evaluation by fixed-sequence testing (Jung, Brahman and Choi, Trust or Escalate, arXiv 2407.18370, Algorithm 1), with
-Clopper and Pearson's exact bound of the error. SCOPE (arXiv 2602.13110) bounds the mean error over label sets instead.
+Clopper and Pearson's exact bound of the error. (SCOPE, of February 2026, bounds the mean error over label sets instead.)
 """
 
 from __future__ import annotations

@@ -28,7 +28,11 @@ def test_only_unsure_pairs_go_on() -> None:
     assert (easy.judgment.outcome.winner, silent.judgment.outcome.winner) == (0, None)
     assert len(hard.judgment.votes) == 8
     other = judge_of(wavers)
-    assert [one.num_samples for one in compare_in_tiers([CascadeTier(judge, 1, 0.9), CascadeTier(other, 4)], PAIRS)] == [2, 10, 10]
+    assert [one.num_samples for one in compare_in_tiers([CascadeTier(judge, 1, 0.9), CascadeTier(other, 4)], PAIRS)] == [
+        2,
+        10,
+        10,
+    ]
 
 
 def test_tiers_that_add_nothing_are_refused() -> None:
