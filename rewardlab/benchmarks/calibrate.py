@@ -1,4 +1,4 @@
-"""What a finished run makes of a judge's confidence: a temperature of its probabilities, and a threshold of a guaranteed error.
+"""A judge's confidence, from a finished run: a temperature of its probabilities, and a threshold with a guaranteed error.
 
 The temperature divides the log-odds of every vote, and is the one of least negative log-likelihood of the run's labels
 (:func:`rewardlab.verdicts.margins.fit_temperature`; Guo et al., arXiv 1706.04599, have it for classes). It is stored with the
@@ -135,7 +135,7 @@ def combined_margins(votes: Sequence[Vote]) -> list[float]:
 def _probabilities(margins_BK: torch.Tensor, preferred_B: torch.Tensor) -> torch.Tensor:
     """[B] the probability of the preferred response, at least the least number above 0."""
     p_B = (margins_BK * (1 - 2 * preferred_B)[:, None]).sigmoid().nanmean(1)
-    return p_B.clamp(min=np.finfo(np.float64).tiny)
+    return p_B.clamp(min=float(np.finfo(np.float64).smallest_normal))
 
 
 def _mean_interval(values_B: np.ndarray, clusters: Sequence[str]) -> Interval:

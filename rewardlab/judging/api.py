@@ -465,65 +465,21 @@ class AsyncJudge:
         """Raise EndpointError if the judge is remote and nothing answers."""
         await self._call(self._judge.check)
 
-    async def compare(
-        self,
-        question: str,
-        responses: Sequence[Any],
-        *,
-        images: Sequence[Any] = (),
-        videos: Sequence[Any] = (),
-        frames: int = FRAMES,
-        votes: int | None = None,
-        seed: int = 0,
-        error: float | None = None,
-    ) -> ComparisonResult:
-        """Return what :meth:`SyncJudge.compare` does."""
-        options = {"images": images, "videos": videos, "frames": frames, "votes": votes, "seed": seed, "error": error}
+    async def compare(self, question: str, responses: Sequence[Any], **options: Any) -> ComparisonResult:
+        """Return what :meth:`SyncJudge.compare` does; the options are the same."""
         return await self._call(self._judge.compare, question, responses, **options)
 
-    async def compare_many(
-        self,
-        pairs: Iterable[PairInput],
-        *,
-        frames: int = FRAMES,
-        votes: int | None = None,
-        seed: int = 0,
-        error: float | None = None,
-    ) -> list[ComparisonResult]:
-        """Return what :meth:`SyncJudge.compare_many` does."""
-        return await self._call(self._judge.compare_many, pairs, frames=frames, votes=votes, seed=seed, error=error)
+    async def compare_many(self, pairs: Iterable[PairInput], **options: Any) -> list[ComparisonResult]:
+        """Return what :meth:`SyncJudge.compare_many` does; the options are the same."""
+        return await self._call(self._judge.compare_many, pairs, **options)
 
-    async def rank(
-        self,
-        question: str,
-        responses: Sequence[Any],
-        *,
-        images: Sequence[Any] = (),
-        plan: str = "adaptive",
-        budget: int | None = None,
-        votes: int | None = None,
-        seed: int = 0,
-    ) -> Ranking:
-        """Return what :meth:`SyncJudge.rank` does."""
-        options = {"images": images, "plan": plan, "budget": budget, "votes": votes, "seed": seed}
+    async def rank(self, question: str, responses: Sequence[Any], **options: Any) -> Ranking:
+        """Return what :meth:`SyncJudge.rank` does; the options are the same."""
         return await self._call(self._judge.rank, question, responses, **options)
 
-    async def rewards(
-        self,
-        question: str,
-        responses: Sequence[Any],
-        *,
-        images: Sequence[Any] = (),
-        strategy: str = "all_pairs",
-        anchor: Any = None,
-        budget: int | None = None,
-        votes: int | None = None,
-        seed: int = 0,
-        error: float | None = None,
-    ) -> list[float | None]:
-        """Return what :meth:`SyncJudge.rewards` does."""
-        options = {"images": images, "strategy": strategy, "anchor": anchor, "budget": budget, "votes": votes, "seed": seed}
-        return await self._call(self._judge.rewards, question, responses, **options, error=error)
+    async def rewards(self, question: str, responses: Sequence[Any], **options: Any) -> list[float | None]:
+        """Return what :meth:`SyncJudge.rewards` does; the options are the same."""
+        return await self._call(self._judge.rewards, question, responses, **options)
 
 
 def _check_key(spec: str, members: Sequence[str]) -> None:
