@@ -14,9 +14,8 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.base import TIES_PASS
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
-from rewardlab.data.votes import vote_of
+from rewardlab.data.votes import TIES_PASS, vote_of
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import LEAST_BOTH, OUTCOME, Labeled, invalid_rate, pair_score, pair_swaps, vote_counts
 from rewardlab.metrics.ties import TieScores, orders_differ, three_way_outcome

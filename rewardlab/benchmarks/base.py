@@ -15,7 +15,6 @@ from rewardlab.verdicts.formats import WRITERS
 
 VOTES, REPORT, SCORES, OFFICIAL = "votes.jsonl", "report.json", "scores.jsonl", "official.jsonl"
 REFUSED_FIELDS = "refused_fields.json"  # of a request, by the judge's endpoint
-TIES_PASS = "ties"  # the pass in the votes that is of pairs without a better response
 PARTIAL_VOTES = "votes.partial.jsonl"  # of rows that lack some, while a run is not finished
 
 

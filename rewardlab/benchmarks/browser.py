@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rewardlab.benchmarks.base import SCORES, TIES_PASS, VOTES, Row
+from rewardlab.benchmarks.base import SCORES, VOTES, Row
 from rewardlab.benchmarks.scores import KINDS, TIE_KINDS
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.judgments import reduce_logged_votes
-from rewardlab.data.votes import vote_of
+from rewardlab.data.votes import TIES_PASS, vote_of
 from rewardlab.metrics.ties import three_way_outcome
 from rewardlab.reporting.tables import RESPONSE_LETTERS
 from rewardlab.types import IMAGE_MARK, Choice, Order, Outcome, VerdictStatus, Vote, response_at

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rewardlab.benchmarks.agreement import RatedPair, agreement_scores, check_labels
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.base import REPORT, SCORES, TIES_PASS, VOTES
+from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.data.ratings import read_labels
-from rewardlab.data.votes import vote_of
+from rewardlab.data.votes import TIES_PASS, vote_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.accuracy import LEAST_BOTH
 from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, macro_interval, sign_flip_p

@@ -21,9 +21,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.base import TIES_PASS, Row
+from rewardlab.benchmarks.base import Row
 from rewardlab.data.files import data_hash, json_fault
-from rewardlab.data.votes import refuse_attacked, vote_of
+from rewardlab.data.votes import TIES_PASS, refuse_attacked, vote_of
 from rewardlab.errors import DataError
 from rewardlab.judging.judge import JudgeKind, VoteSampling, draw_orders
 from rewardlab.metrics.accuracy import OUTCOME

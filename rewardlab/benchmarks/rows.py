@@ -184,9 +184,9 @@ def _media_fault(row: Row) -> str:
 
 
 def images_hash(rows: Sequence[Row]) -> str:
-    """Return the first 16 hex digits of the SHA-256 of all images of the rows, in their order."""
+    """Return the first 16 hex digits of the SHA-256 of all images of the rows, in the order of the data file."""
     digest = hashlib.sha256()
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.row):
         for image in (*row.pair.images, *row.pair.response_images[0], *row.pair.response_images[1]):
             digest.update(hashlib.sha256(image).digest())
     return digest.hexdigest()[:16]

@@ -12,7 +12,7 @@ from typing import Any
 
 from rewardlab.benchmarks.agreement import RatedPair, agreement_scores
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, TIES_PASS, VOTES, Benchmark, Row
+from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, VOTES, Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
 from rewardlab.benchmarks.official import write_official
@@ -46,7 +46,7 @@ from rewardlab.benchmarks.scores import (
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import data_hash, write_atomic
-from rewardlab.data.votes import num_failed
+from rewardlab.data.votes import TIES_PASS, num_failed
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage
 from rewardlab.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
 from rewardlab.data.pairs import PairSet
 from rewardlab.data.rows import with_frames
-from rewardlab.data.votes import num_failed, vote_of
+from rewardlab.data.votes import TIES_PASS, num_failed, vote_of
 from rewardlab.errors import DataError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.prompts.sanitize import break_control_tokens
@@ -69,16 +69,23 @@ def read_judged(
     if log.name == MATCHES:
         yield from _matches(log, data, images, allow_columns)
         return
-    identity, votes = _read_log(log, lambda row: row["row"] if row["pass"] == "votes" else None)
+    was_judged = set[int]()
+
+    def row_of(entry: Mapping[str, Any]) -> int | None:
+        if entry["pass"] in ("votes", TIES_PASS):
+            was_judged.add(entry["row"])
+        return entry["row"] if entry["pass"] == "votes" else None
+
+    identity, votes = _read_log(log, row_of)
     if identity.get("benchmark") != "pairs":
         raise DataError(f"{log}: votes of {identity.get('benchmark')!r}; {EXPECTED}")
     if identity.get("data") != data_hash(data):
         raise DataError(f"{log}: its votes belong to another version of {data}; give the --data of that run")
     judge = str(identity.get("judge", ""))
-    compared, limit = _ImagesOf(), identity.get("limit")
+    compared = _ImagesOf()
     for number, stored in enumerate(PairSet(data, images=images, frames=None, allow_columns=allow_columns)):
         pair = with_frames(stored)
-        if limit is None or number < limit:
+        if number in was_judged:  # not beyond the run's --limit, nor without a label where others have one
             compared.add(stored)
         yield judge_of_votes(pair, [vote_of(vote) for rows in votes.get(number, [])[-1:] for vote in rows], judge)
     if not compared.may_be(str(identity.get("images", ""))):
@@ -90,26 +97,17 @@ class _ImagesOf:
 
     def __init__(self) -> None:
         self._all, self._of_responses, self._has_videos = hashlib.sha256(), hashlib.sha256(), False
-        self._of_ties: tuple[list[bytes], list[bytes]] = ([], [])  # a run has them after all other pairs
 
     def add(self, pair: PreferencePair) -> None:
         of_responses = (*pair.response_images[0], *pair.response_images[1])
-        for n, (digest, images) in enumerate(((self._all, (*pair.images, *of_responses)), (self._of_responses, of_responses))):
-            hashes = [hashlib.sha256(image).digest() for image in images]
-            if pair.tie is None:
-                digest.update(b"".join(hashes))
-            else:
-                self._of_ties[n].extend(hashes)
+        for digest, images in ((self._all, (*pair.images, *of_responses)), (self._of_responses, of_responses)):
+            digest.update(b"".join(hashlib.sha256(image).digest() for image in images))
         self._has_videos = self._has_videos or bool(pair.videos) or any(pair.response_videos)
 
     def may_be(self, recorded: str) -> bool:
         """Return whether a run saw these images, or, as a judge of texts, only those of responses. True if the run recorded
         nothing, and for videos, whose frames differ from judge to judge."""
-        known = []
-        for digest, of_ties in zip((self._all, self._of_responses), self._of_ties, strict=True):
-            with_ties = digest.copy()
-            with_ties.update(b"".join(of_ties))
-            known.append(with_ties.hexdigest()[:16])
+        known = [digest.hexdigest()[:16] for digest in (self._all, self._of_responses)]
         return not recorded or self._has_videos or recorded in known
 
 

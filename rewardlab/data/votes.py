@@ -17,6 +17,8 @@ from rewardlab.data.files import data_hash, read_lines
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 
+TIES_PASS = "ties"  # the pass in the votes that is of pairs without a better response
+
 ATTACKS = "attacks"  # in the identity of a run whose votes are on attacked pairs
 
 

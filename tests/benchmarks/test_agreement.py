@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.benchmarks.agreement import RatedPair, agreement_scores
@@ -16,6 +17,7 @@ from rewardlab.benchmarks.requirements import parse_requirement
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
+from rewardlab.data.judgments import read_judged
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Rating, Verdict, VerdictStatus, Vote, choice_of
 from tests.conftest import SHARED_DATA
@@ -158,3 +160,18 @@ def test_the_raters_of_mmrb2() -> None:
         people[name] = [round(100 * value, 1) for value in (scores.person.accuracy, scores.others.accuracy, scores.alpha)]
     assert people == {"t2i": [93.0, 85.9, 71.8], "edit": [93.5, 86.9, 73.7], "interleaved": [94.1, 88.2, 76.0]}
     assert not any(row.pair.ratings for row in rows if row.group == "reasoning")
+
+
+def test_votes_of_a_run_with_labels_are_read_with_their_pairs(tmp_path: Path) -> None:
+    """Labels make ties and leave pairs out, of which the file of pairs says nothing; its images are those of the run."""
+    data, labels, judge = write(tmp_path)
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    for n, line in enumerate(lines):
+        line["response_images"], line["responses"] = [[f"{n}.png"], []], [f"\ufffc a {n}", f"b {n}"]
+        Image.new("RGB", (8, 8), (n, 0, 0)).save(tmp_path / f"{n}.png")
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run_bench(bench_settings("pairs", data, judge, controls=(), labels=labels), tmp_path / "run")
+    assert [judged.has_votes for judged in read_judged(tmp_path / "run", data)] == [True, True, True, False, True, False]
+    Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "2.png")
+    with pytest.raises(DataError, match="belong to other images"):
+        list(read_judged(tmp_path / "run", data))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.base import TIES_PASS
 from rewardlab.benchmarks.browser import judgments_to_show
 from rewardlab.benchmarks.comparison import figures_against, gate_runs, parse_figure, read_run
 from rewardlab.benchmarks.inspect_log import inspect_log
@@ -22,6 +21,7 @@ from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
+from rewardlab.data.votes import TIES_PASS
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import difference_interval
 from rewardlab.reporting.tables import signed, with_interval
