@@ -14,7 +14,7 @@ from rewardlab.judging.spec import JudgeSpec, weights_name
 from rewardlab.metrics.guarantee import CertifiedThreshold
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
-from rewardlab.verdicts.votes import both_orders_or_none, in_order, winner_share
+from rewardlab.verdicts.votes import FAILED, both_orders_or_none, in_order, winner_share
 
 GUARANTEE = "guarantee.json"
 Facts = Mapping[str, str | float]
@@ -65,7 +65,7 @@ class Guarantee:
                 f"no threshold was certified for an error of {self.certified.error:g}: the judge abstains from all pairs; "
                 "certify with more labels or a larger error"
             )
-        if error < self.certified.error:
+        if not error >= self.certified.error:
             raise ConfigError(
                 f"an error of {error:g} was requested, but {self.certified.error:g} was certified; run "
                 f"`rewardlab guarantee RUN --error {error:g}`"
@@ -84,9 +84,10 @@ class Guarantee:
 
     def decide(self, judged: Judgment) -> Judgment:
         """Return a judgment in both orders as it is if its confidence exceeds the threshold; else one that has ABSTAINED,
-        without ``share_0``. One of NO_VALID_VOTE stays."""
+        without ``share_0``, and so does one that lacks votes. One of NO_VALID_VOTE stays."""
         judged = both_orders_or_none(judged)
-        complete = all(len(in_order(judged.votes, order)) >= self.votes for order in BOTH_ORDERS)
+        answered = [vote for vote in judged.votes if vote.verdict.status not in FAILED]
+        complete = all(len(in_order(answered, order)) >= self.votes for order in BOTH_ORDERS)
         if judged.outcome is Outcome.NO_VALID_VOTE or (complete and self.certified.gives(winner_share(judged))):
             return judged
         return replace(judged, outcome=Outcome.ABSTAINED, share_0=None)

@@ -16,7 +16,7 @@ from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Guarantee, judge_facts, read_guarantee
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.metrics.guarantee import CertifiedThreshold
-from rewardlab.types import Message, Outcome
+from rewardlab.types import Message, Outcome, Verdict, VerdictStatus
 from tests.support.serving import judge_of
 
 CERTIFIED = CertifiedThreshold(0.05, 0.9, 0.7, 300, 250, 4, 0.04)
@@ -46,6 +46,18 @@ def test_a_verdict_or_none() -> None:
     assert judge.compare("Which?", ["fair", "bad"], votes=3).winner == 0
     assert judge.compare("Which?", ["good", "bad"], error=0.2).winner == 0
     assert asyncio.run(AsyncJudge(judge).compare("Which?", ["fair", "bad"], error=0.05)).outcome is Outcome.ABSTAINED
+
+
+def test_a_judgment_that_lacks_votes_is_no_verdict() -> None:
+    """Votes that failed at the endpoint, or were never sampled, are not those that were certified."""
+    judge = with_guarantee()
+    certified, whole = Guarantee(CERTIFIED, {}, 3, {}), judge.compare("Which?", ["good", "bad"], votes=3).judgment
+    assert certified.decide(whole) == whole
+    failed = replace(whole.votes[0], verdict=Verdict(None, VerdictStatus.ERROR))
+    for votes in (whole.votes[1:], (failed, *whole.votes[1:])):
+        assert certified.decide(replace(whole, votes=votes)).outcome is Outcome.ABSTAINED
+    silent = replace(whole, votes=whole.votes[:3])  # of one order
+    assert certified.decide(silent).outcome is Outcome.NO_VALID_VOTE
 
 
 def test_rewards_of_abstained_comparisons_are_none() -> None:
