@@ -191,7 +191,10 @@ class JudgeService:
         SHARE.get().take_comparisons(comparisons)
 
     def admit_requests(self, requests: Sequence[JudgeRequest | RewardsRequest]) -> None:
-        sizes = [_size(request, self._num_votes(request)) for request in requests]
+        certified = self.guarantee.votes if self.guarantee else None
+        sizes = [
+            _size(request, certified if certified and request.error is not None else request.votes) for request in requests
+        ]
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
     @as_part

@@ -69,5 +69,14 @@ def test_no_guarantee_fits(path: str, held: Guarantee | None, fields: dict[str, 
     assert said in told.json()["error"]
 
 
+def test_others_of_a_batch_stand() -> None:
+    with in_process(app_of(wavers, guarantee=guarantee())) as client:
+        ask = [{"question": "Which?", "responses": SURE, "error": error} for error in (0.05, 0.01)]
+        right, refused = client.post("/v1/judge/batch", json=ask).json()
+        assert (right["outcome"], refused["status"]) == ("response_0", "config")
+        [line] = client.post("/v1/judge/live", json=ask[1]).text.splitlines()
+        assert "0.05 was certified" in json.loads(line)["error"]
+
+
 def test_one_order_has_no_guarantee() -> None:
     assert "leave out policy and orders" in post("/v1/judge", guarantee(), responses=SURE, orders="given").json()["error"]
