@@ -198,7 +198,7 @@ def logged_votes(path: Path) -> Iterator[tuple[int, list[Vote]]]:
                 if entry["pass"] in ("votes", TIES_PASS):
                     yield entry["row"], list(map(vote_of, entry["votes"]))
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-        raise DataError(f"{path}: not the votes of a run, or cut off ({type(error).__name__}: {error:.100})") from error
+        raise DataError(f"{path}: not the votes of a run, or cut off ({type(error).__name__}: {str(error)[:100]})") from error
 
 
 def add_agreement(folder: Path, labels: Path | None, *, epsilon: float) -> Report:

@@ -155,6 +155,39 @@ def rank_command(options: RankOptions) -> None:
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
 
 
+@app.command("guarantee", rich_help_panel=JUDGING)
+def guarantee_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `bench run`, in both orders.")],
+    labels: Annotated[
+        Optional[Path],
+        typer.Option("--labels", help="People's ratings, labels.jsonl; without it the benchmark's own labels count."),
+    ] = None,
+    error: Annotated[float, typer.Option("--error", help="Largest fraction of the given verdicts that may be wrong.")] = 0.05,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability over label sets with which the error is kept.")
+    ] = 0.9,
+    seed: RandomSeed = 0,
+) -> None:
+    """Certify a threshold on the judge's confidence: of the verdicts above it at most `--error` are wrong.
+
+    `rewardlab bench run pairs --judge prob:runs/rl/final --data held_out.parquet --votes 8 --out runs/held_out`, then
+    `rewardlab guarantee runs/held_out --labels labels.jsonl`. Writes `guarantee.json` into the run's folder, bound to the
+    judge, its weights, template, sampling and votes. The judge abstains from pairs below the threshold. One pair of each prompt
+    counts, and a verdict on a pair that people call a tie is wrong. The labelled pairs must be a random sample. Use several
+    votes of each order: one rationale saturates its verdict.
+
+    **Exit status 1** if no threshold can be certified.
+    """
+    from rewardlab.benchmarks.calibrate import certify_run, guarantee_lines
+    from rewardlab.judging.guarantee import GUARANTEE
+
+    guarantee = certify_run(run, labels, error=error, confidence=confidence, seed=seed, command=command_line())
+    guarantee.write(run / GUARANTEE)
+    typer.echo("\n".join([*guarantee_lines(guarantee), f"written: {run}/{GUARANTEE}"]))
+    if guarantee.certified.threshold is None:
+        raise typer.Exit(ExitCode.FINDING)
+
+
 def end_without_outcome(judgment: Judgment) -> None:
     """Raise typer.Exit, after a sentence, where a judgment in both orders has no outcome."""
     if judgment.outcome not in (Outcome.NO_VALID_VOTE, Outcome.NO_MAJORITY):
