@@ -1,9 +1,10 @@
-"""Serving: a judge behind HTTP."""
+"""Serving: a judge behind HTTP, and a page on which people rate pairs."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +14,27 @@ import typer
 import yaml
 
 from rewardlab.cli.commands import command
-from rewardlab.cli.options import SERVING, JudgeKeys, JudgeOption, app, parse_judge_keys
+from rewardlab.cli.options import (
+    DATA,
+    SERVING,
+    Allow,
+    Data,
+    Images,
+    JudgeKeys,
+    JudgeOption,
+    Out,
+    RandomSeed,
+    allowances,
+    app,
+    parse_judge_keys,
+)
 from rewardlab.errors import ConfigError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from rewardlab.config.judge import JudgeConfig
+    from rewardlab.data.label_store import LabelStore
     from rewardlab.judging.judge import GenerativeJudge
     from rewardlab.serving.limits import Limits
     from rewardlab.serving.service import ServerOptions
@@ -385,3 +400,103 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
         num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
     )
     return create_app(opened, replace(server, rules=rules, queue=queue))
+
+
+STORE, LABELS = "labels.sqlite", "labels.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """Options of `rewardlab label`."""
+
+    data: Data
+    out: Out
+    raters: Annotated[
+        Optional[list[str]],
+        typer.Option("--rater", help="Name of a rater, who gets a link; repeat for several. Earlier raters keep their links."),
+    ] = None
+    raters_per_pair: Annotated[
+        int, typer.Option("--raters-per-pair", min=1, help="Number of raters who rate the same pair, at most.")
+    ] = 3
+    limit: Annotated[
+        Optional[int], typer.Option("--limit", min=1, help="Rate a random sample of this many pairs (default: all).")
+    ] = None
+    repeat_every: Annotated[
+        int,
+        typer.Option(
+            "--repeat-every",
+            min=0,
+            help="One item in so many is an earlier pair of the rater again, in the other order, for the rater's consistency "
+            "(0: none).",
+        ),
+    ] = 20
+    instruction: Annotated[str, typer.Option("--instruction", help="The question that raters answer.")] = (
+        "Which answer is better?"
+    )
+    reasons: Annotated[
+        Optional[list[str]], typer.Option("--reason", help="A reason to choose by one click; repeat for several.")
+    ] = None
+    export: Annotated[
+        bool, typer.Option("--export", help="Write OUT/labels.jsonl and report on the raters, also while the page is served.")
+    ] = False
+    images: Images = None
+    allow: Allow = None
+    seed: RandomSeed = 0
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000
+
+
+@command(app, "label", rich_help_panel=DATA)
+def label_pairs(options: LabelOptions) -> None:
+    """Let people rate pairs on a page: first, second, tie or cannot tell.
+
+    Prints a link for each rater. Each rating is stored in OUT/labels.sqlite before the next pair is shown, and the same command
+    resumes. When the server stops, and with --export, the ratings go to OUT/labels.jsonl.
+    """
+    from rewardlab.data.files import lock_file
+    from rewardlab.data.label_store import LabelStore
+    from rewardlab.data.pair_table import PairTable
+    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
+    from rewardlab.serving.middleware import accepted_hosts
+    from rewardlab.serving.server import check_port
+
+    if options.export:
+        if not (options.out / STORE).is_file():
+            raise ConfigError(f"--out {options.out}: has no {STORE}; run the command without --export first")
+        _export_labels(LabelStore(options.out / STORE), options.out / LABELS)
+        return
+    check_port(options.host, options.port)
+    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
+    pairs = PairTable(options.data, images=options.images, frames=None, **allowances(options.allow))
+    store = LabelStore(options.out / STORE)
+    store.identify({"pairs": pairs.fingerprint, "seed": options.seed})
+    rules = LabelRules(options.raters_per_pair, options.repeat_every, options.limit, options.seed, options.instruction)
+    rules = replace(rules, reasons=tuple(options.reasons)) if options.reasons else rules
+    queue = LabelQueue(pairs, store, rules)
+    tokens = store.tokens(options.raters or ()) or store.tokens(["rater"])
+    host = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
+    for rater, token in tokens.items():
+        typer.echo(f"{rater}: http://{host}:{options.port}/ui#key={token}")
+    run_label_server(create_label_app(queue, tokens, accepted_hosts(options.host, ())), options.host, options.port)
+    _export_labels(store, options.out / LABELS)
+    os.close(lock)
+
+
+def _export_labels(store: LabelStore, path: Path) -> None:
+    """Write all ratings, and print each rater's work and consistency."""
+    from rewardlab.data.label_store import RaterSummary
+    from rewardlab.data.ratings import write_ratings
+    from rewardlab.metrics.intervals import wilson_interval
+    from rewardlab.reporting.tables import with_interval
+
+    labels = [(pair_id, rating) for pair_id, _, rating in store.ratings()]
+    write_ratings(path, labels)
+    for rater in store.tokens():
+        summary = RaterSummary.of((pair_id, rating) for pair_id, rating in labels if rating.rater == rater)
+        same, repeated = summary.num_same, summary.num_repeated
+        rate = f", {with_interval(same / repeated, wilson_interval(same, repeated))} %" if repeated else ""
+        typer.echo(
+            f"{rater}: {summary.num_pairs} pairs, {summary.num_ties} ties, {summary.num_skipped} cannot tell; "
+            f"same choice in {same} of {repeated} repetitions{rate}"
+        )
+    typer.echo(f"{path}: {len(labels)} ratings of {len({pair_id for pair_id, _ in labels})} pairs")

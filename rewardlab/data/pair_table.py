@@ -304,8 +304,8 @@ def _size_of(file: Path) -> int:
 
 
 class PairTable(Sequence[PreferencePair]):
-    """The pairs of a set on disk, read when they are taken; videos become ``frames``, sampled by ``policy``; ``allow_columns``
-    as :func:`rewardlab.data.pairs.validate_rows` takes them.
+    """The pairs of a set on disk, read when they are taken; videos become ``frames`` (None: they stay files), sampled by
+    ``policy``; ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them.
 
     ``fingerprint`` is a hash of all texts and, for media, of their paths and sizes, or of their bytes if these had to be read.
     Threads and worker processes may share a table. Raise DataError at the first bad row, for a set without pairs, and, unless
@@ -318,7 +318,7 @@ class PairTable(Sequence[PreferencePair]):
         path: Path,
         *,
         images: Path | None = None,
-        frames: int = FRAMES,
+        frames: int | None = FRAMES,
         policy: VideoPolicy | None = None,
         allow_columns: Collection[str] = (),
         allow_without_images: bool = False,
@@ -376,6 +376,8 @@ class PairTable(Sequence[PreferencePair]):
         if isinstance(number, slice):
             return self.select(range(*number.indices(len(self))))
         pair, index = self._read(number), int(self._rows[number])
+        if self._frames is None:
+            return pair
         return with_frames(pair, self._frames, where=f"{self.path}, row {index}", policy=self._policy)
 
     def look_at(self, number: int, *, decode: bool = False) -> PreferencePair:

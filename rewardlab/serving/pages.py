@@ -33,20 +33,20 @@ DOCS_POLICY = (
 )
 
 
-def _page_files() -> Iterator[tuple[str, bytes]]:
+def _page_files(index: str) -> Iterator[tuple[str, bytes]]:
     for path in sorted((files("rewardlab.serving") / "page").iterdir(), key=lambda path: path.name):
-        if path.name.rpartition(".")[2] in MEDIA_TYPES or path.name == INDEX:
+        if path.name.rpartition(".")[2] in MEDIA_TYPES or path.name == index:
             yield path.name, path.read_bytes()
 
 
-def page_routes(service: Any = None) -> APIRouter:
-    """Return ``/``, which redirects to ``/ui``; ``/ui/VERSION/NAME`` for each file of the page; and ``/docs``.
+def ui_routes(index: str = INDEX) -> APIRouter:
+    """Return ``/``, which redirects to ``/ui``, the page ``index``; and ``/ui/VERSION/NAME`` for each file that pages load.
 
     VERSION is a hash of all files, so that a browser may keep a file for good. Another version or name is a 404.
     """
-    router, parts = APIRouter(tags=["native"]), dict(_page_files())
+    router, parts = APIRouter(tags=["native"]), dict(_page_files(index))
     version = hashlib.sha256(b"".join(parts.values())).hexdigest()[:16]
-    index = parts.pop(INDEX).replace(VERSION_MARK.encode(), version.encode())
+    text = parts.pop(index).replace(VERSION_MARK.encode(), version.encode())
 
     @router.get("/", include_in_schema=False)
     async def front() -> RedirectResponse:
@@ -56,7 +56,7 @@ def page_routes(service: Any = None) -> APIRouter:
     async def page() -> Response:
         """Return a page to judge by hand and to watch the queue."""
         headers = {"Content-Security-Policy": UI_POLICY, "Cache-Control": "no-cache"}
-        return Response(index, media_type="text/html; charset=utf-8", headers=headers)
+        return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
     @router.get(PUBLIC_FOLDER + "{file_version}/{name}", include_in_schema=False)
     async def part(file_version: str, name: str) -> Response:
@@ -64,6 +64,13 @@ def page_routes(service: Any = None) -> APIRouter:
             raise HTTPException(404)
         media_type = MEDIA_TYPES[name.rpartition(".")[2]] + "; charset=utf-8"
         return Response(parts[name], media_type=media_type, headers={"Cache-Control": "public, max-age=31536000, immutable"})
+
+    return router
+
+
+def page_routes(service: Any = None) -> APIRouter:
+    """Return the page to judge by hand, and ``/docs``."""
+    router = ui_routes()
 
     @router.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:

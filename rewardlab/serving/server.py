@@ -146,7 +146,11 @@ def run_server(app: Any, **config: Any) -> None:
     """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped, with its limits on connections.
     ``config`` are other options of uvicorn, such as ``host`` and ``port``."""
     connections = bounded_connections(app.state.limits, app.state.service.connections)
-    server = JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service)
+    run_until_stopped(JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service))
+
+
+def run_until_stopped(server: uvicorn.Server) -> None:
+    """Run a server until SIGTERM or Ctrl-C. Exit with status 1 if it could not start."""
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     if not server.started:

@@ -500,8 +500,9 @@ def test_files_are_public_and_immutable(locked: httpx.Client) -> None:
     """Everybody gets them; a page that changes has other addresses. They hold no inline script, style or handler."""
     assert locked.get("/ui").headers["Cache-Control"] == "no-cache"
     assert locked.get("/v1/status").status_code == 401
-    assert not re.search(r"<style|<script(?![^>]*src=)|\son\w+=|\sstyle=", (FOLDER / "index.html").read_text())
-    names = sorted(path.name for path in FOLDER.iterdir() if path.name != "index.html")
+    pages = [path.read_text() for path in FOLDER.glob("*.html")]
+    assert not any(re.search(r"<style|<script(?![^>]*src=)|\son\w+=|\sstyle=", text) for text in pages)
+    names = sorted(path.name for path in FOLDER.iterdir() if path.suffix != ".html")
     assert {"main.js", "styles.css", "icon.svg"} <= set(names)
     for name in names:
         answer = locked.get(f"/{folder_of(locked)}/{name}")

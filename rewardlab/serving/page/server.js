@@ -2,7 +2,8 @@
 import { $, complain, sentence } from "./dom.js";
 
 export const access = { locked: false, onChange: () => {} };  // locked: the server requires a key
-let key = sessionStorage.getItem("rewardlab.key") ?? "";
+const linked = location.hash.match(/^#key=(.+)/)?.[1];  // never sent: a browser keeps what follows # to itself
+let key = linked ?? sessionStorage.getItem("rewardlab.key") ?? "";
 
 export const hasKey = () => key !== "";
 
