@@ -264,7 +264,8 @@ class Outcome(StrEnum):
     """What the votes asked on a pair come to (:func:`rewardlab.verdicts.votes.majority`).
 
     NO_MAJORITY: neither response has more than half of the votes asked, and it is no TIE. NO_VALID_VOTE: no vote
-    names a response, or none of one order where both were asked.
+    names a response, or none of one order where both were asked. ABSTAINED: the confidence does not suffice for the error that
+    was asked for (:class:`rewardlab.judging.guarantee.Guarantee`).
     """
 
     RESPONSE_0 = "response_0"
@@ -272,6 +273,7 @@ class Outcome(StrEnum):
     TIE = "tie"
     NO_MAJORITY = "no_majority"
     NO_VALID_VOTE = "no_valid_vote"
+    ABSTAINED = "abstained"
 
     def swap(self) -> Outcome:
         flipped = {Outcome.RESPONSE_0: Outcome.RESPONSE_1, Outcome.RESPONSE_1: Outcome.RESPONSE_0}

@@ -1,7 +1,8 @@
 """What each public scorer of VL-RewardBench does with an answer: which order it shows, what it reads, whom it groups where.
 
 Facts of the released code, not the code: the benchmark's ``cal.py`` (91b241e), R1-Reward's evaluation, Proxy-GRM's ``eval/``
-(b6cf23d), UnifiedReward-Think's VL-RewardBench script (ed52f98), lmms-eval's task (161c7a1), VLMEvalKit's dataset (23757c4).
+(b6cf23d, alike at 4ba7876), UnifiedReward-Think's VL-RewardBench script (ed52f98), lmms-eval's task (161c7a1), VLMEvalKit's
+dataset (23757c4).
 """
 
 from __future__ import annotations

@@ -1,32 +1,42 @@
-"""A temperature for the probabilities of a judge's verdicts: fitted on a benchmark run, stored with the checkpoint.
+"""A judge's confidence, from a finished run: a temperature of its probabilities, and a threshold with a guaranteed error.
 
-It divides the log-odds of every vote, and is the one of least negative log-likelihood of the run's labels
-(:func:`rewardlab.verdicts.margins.fit_temperature`; Guo et al., arXiv 1706.04599, have it for classes).
+The temperature divides the log-odds of every vote, and is the one of least negative log-likelihood of the run's labels
+(:func:`rewardlab.verdicts.margins.fit_temperature`; Guo et al., arXiv 1706.04599, have it for classes). It is stored with the
+checkpoint. The threshold is certified by people's labels (:mod:`rewardlab.metrics.guarantee`).
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from rewardlab.benchmarks.agreement import check_labels
 from rewardlab.benchmarks.base import VOTES
-from rewardlab.benchmarks.comparison import read_run
-from rewardlab.data.files import read_lines
-from rewardlab.data.votes import vote_of
+from rewardlab.benchmarks.comparison import logged_votes, read_run
+from rewardlab.benchmarks.report_model import RowScore
+from rewardlab.config.judge import JudgeConfig
+from rewardlab.data.files import sha256_of
+from rewardlab.data.judgments import reduce_logged_votes
+from rewardlab.data.ratings import peoples_label, read_labels
+from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.spec import JudgeSpec
+from rewardlab.judging.guarantee import Guarantee, judge_facts
+from rewardlab.judging.spec import JudgeSpec, judge_config, judge_weights_id
 from rewardlab.metrics.calibration import basic_interval, expected_calibration_error
-from rewardlab.metrics.intervals import Interval
-from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, weights_id
-from rewardlab.types import Order, Vote
-from rewardlab.verdicts.margins import TemperatureFit, fit_temperature
+from rewardlab.metrics.guarantee import certified_threshold, check_levels
+from rewardlab.metrics.intervals import Interval, mean_estimate
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, commit, weights_id
+from rewardlab.types import Order, Tie, Vote
+from rewardlab.verdicts.votes import both_orders_or_none, winner_share
+
+if TYPE_CHECKING:
+    import torch
 
 FEWEST_PAIRS = 100  # a temperature of fewer is noise
 
@@ -70,8 +80,12 @@ def calibrate_run(folder: Path) -> CalibrationFit:
 
 def fit_run(folder: Path) -> CalibrationFit:
     """Return what :func:`calibrate_run` stores."""
+    import torch  # what certifies a threshold does without
+
+    from rewardlab.verdicts.margins import TemperatureFit, fit_temperature
+
     run = read_run(folder)
-    identity, votes_by_row = _votes(folder / VOTES)
+    identity, votes_by_row = identity_of_votes(folder / VOTES), dict(logged_votes(folder / VOTES))
     checkpoint = _checkpoint(str(run.report.judge), identity)
     stored = float(identity.get(VERDICT_TEMPERATURE, 1.0))
     margins = {row: [stored * margin for margin in combined_margins(votes)] for row, votes in votes_by_row.items()}
@@ -121,7 +135,7 @@ def combined_margins(votes: Sequence[Vote]) -> list[float]:
 def _probabilities(margins_BK: torch.Tensor, preferred_B: torch.Tensor) -> torch.Tensor:
     """[B] the probability of the preferred response, at least the least number above 0."""
     p_B = (margins_BK * (1 - 2 * preferred_B)[:, None]).sigmoid().nanmean(1)
-    return p_B.clamp(min=torch.finfo(p_B.dtype).smallest_normal)
+    return p_B.clamp(min=float(np.finfo(np.float64).smallest_normal))
 
 
 def _mean_interval(values_B: np.ndarray, clusters: Sequence[str]) -> Interval:
@@ -133,8 +147,8 @@ def _mean_interval(values_B: np.ndarray, clusters: Sequence[str]) -> Interval:
 
 def _calibration_error(p_right_B: torch.Tensor) -> float:
     """Expected calibration error of the confidence in the response named."""
-    named = p_right_B[p_right_B != 0.5]
-    return expected_calibration_error(torch.maximum(named, 1 - named).numpy(), (named > 0.5).double().numpy())
+    named = p_right_B[p_right_B != 0.5].numpy()
+    return expected_calibration_error(np.maximum(named, 1 - named), named > 0.5)
 
 
 def _checkpoint(judge: str, identity: Mapping[str, Any]) -> Path:
@@ -150,24 +164,112 @@ def _checkpoint(judge: str, identity: Mapping[str, Any]) -> Path:
     return checkpoint
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+Label = int | Tie
 
 
-def _votes(path: Path) -> tuple[dict[str, Any], dict[int, list[Vote]]]:
-    """Return the identity of the run that wrote the votes, and them by row, without those of controls."""
+def certify_run(
+    folder: Path, labels: Path | None = None, *, error: float, confidence: float, seed: int = 0, command: str = ""
+) -> Guarantee:
+    """Return the guarantee that ``labels``, a file of people's ratings, give the judge of the finished run in ``folder``;
+    without a file those of the benchmark. ``seed`` draws the pair that counts of a prompt with several.
 
-    def entries() -> Iterator[tuple[int, list[Vote]]]:
-        for line in lines[1:]:
-            entry = json.loads(line)
-            if entry["pass"] == "votes":
-                votes = [vote_of(vote) for vote in entry["votes"]]
-                if odd := [vote.margin for vote in votes if vote.margin is not None and not _is_finite(vote.margin)]:
-                    raise ValueError(f"a margin on pair {entry['row']} is {odd[0]!r}; expected a finite number")
-                yield entry["row"], votes
-
+    A verdict on a pair that people call a tie is wrong. Raise ConfigError for levels out of range and for a run that a
+    guarantee cannot hold for: in one order, stopped early, or of a checkpoint with other weights by now; DataError for one
+    that failed, and for labels of other pairs.
+    """
     try:
-        lines = read_lines(path)
-        return dict(json.loads(lines[0])["identity"]), dict(entries())
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise DataError(f"{path}: not the votes of a run ({error}); expected those that `bench run` leaves") from error
+        check_levels(error, confidence)
+    except ValueError as fault:
+        raise ConfigError(f"{fault}; such as --error 0.05 --confidence 0.9") from fault
+    run = read_run(folder)
+    report = run.report
+    _check(folder, run.report.failure, run.report.orders, is_plain=not (report.robustness or report.listwise))
+    if report.stop_error is not None:
+        raise ConfigError(f"{folder}: was sampled vote by vote; benchmark without stop_error, so that all pairs have all votes")
+    identity, votes = identity_of_votes(folder / VOTES), dict(logged_votes(folder / VOTES))
+    config = judge_config(JudgeConfig.model_validate(dict(report.judge_config)))
+    if (now := judge_weights_id(config.judge)) and now != identity.get("weights"):
+        raise ConfigError(
+            f"{config.judge}: its weights have changed since the run; benchmark it again, and certify the new run"
+        )
+    rows = [*run.rows, *run.ties]
+    given = _labels(folder, rows, labels)
+    judged = {
+        row.row: both_orders_or_none(reduce_logged_votes(row.pair_id, votes.get(row.row, []), report.judge)) for row in rows
+    }
+    labelled = [row for row in rows if row.row in given]
+    right = {row.row: judged[row.row].outcome.winner == given[row.row] for row in labelled}
+    shares = {row.row: winner_share(judged[row.row]) for row in rows}
+    certified = certified_threshold(
+        [shares[row.row] for row in labelled],
+        [right[row.row] for row in labelled],
+        [row.cluster for row in labelled],
+        error=error,
+        confidence=confidence,
+        seed=seed,
+    )
+    decided = [row for row in labelled if certified.gives(shares[row.row])]
+    coverage = mean_estimate([float(certified.gives(shares[row.row])) for row in rows], [row.cluster for row in rows])
+    wrong, prompts = [float(not right[row.row]) for row in decided], [row.cluster for row in decided]
+    realised = mean_estimate(wrong, prompts) if decided else None
+    evidence = {
+        "benchmark": report.benchmark,
+        "data_sha256": report.data_sha256,
+        "num_pairs": len(rows),
+        "num_labelled": len(labelled),
+        "labels": "the benchmark's" if labels is None else labels.name,
+        "labels_sha256": "" if labels is None else sha256_of(labels),
+        "coverage": [coverage.accuracy, *coverage.interval],
+        "realised_error": None if realised is None else [realised.accuracy, *realised.interval],
+        "seed": seed,
+        "command": command,
+        "commit": commit(),
+    }
+    return Guarantee(certified, judge_facts(config, identity), report.votes, evidence)
+
+
+def _check(folder: Path, failure: str, orders: str, *, is_plain: bool) -> None:
+    if failure:
+        raise DataError(f"{folder}: the run failed ({failure}); the same `bench run` command retries its votes")
+    if not is_plain:
+        raise ConfigError(f"{folder}: a run under attack, or of several answers at once; expected a run on pairs")
+    if orders != "both":
+        raise ConfigError(f"{folder}: has votes in the orders {orders!r}; expected orders=both")
+
+
+def _labels(folder: Path, rows: list[RowScore], path: Path | None) -> Mapping[int, Label]:
+    """Return the label of each row that has one: those of the benchmark, or the plurality of the ratings of a file."""
+    if path is None:
+        return {row.row: Tie.TIE if row.preferred is None else row.preferred for row in rows}
+    ratings = read_labels(path)
+    check_labels(ratings, [row.pair_id for row in rows], str(path))
+    if twice := [name for name, number in Counter(row.pair_id for row in rows).items() if number > 1 and name in ratings]:
+        raise DataError(
+            f"{path}: labels pair {twice[0]!r}, and {folder} has several pairs of that id; expected ids that differ"
+        )
+    choices = {row.row: peoples_label(ratings[row.pair_id]).choice for row in rows if row.pair_id in ratings}
+    return {row: choice for row, choice in choices.items() if choice is not None}
+
+
+def guarantee_lines(guarantee: Guarantee) -> list[str]:
+    """Return what a guarantee comes to, in sentences."""
+    certified, evidence = guarantee.certified, guarantee.evidence
+    pairs = f"{evidence['num_labelled']:,} of {evidence['num_pairs']:,} pairs are labelled"
+    prompts = f"{pairs}; one of each prompt counts: {certified.num_labels:,}"
+    low, high = (100 * end for end in evidence["coverage"][1:])
+    if certified.threshold is None:
+        return [
+            prompts,
+            f"no threshold is certified for an error of {100 * certified.error:g} %: the judge abstains from all pairs. More "
+            "labels, more votes of each order, or a larger --error may change that",
+        ]
+    share, least, most = (100 * value for value in evidence["realised_error"])
+    return [
+        prompts,
+        f"threshold {certified.threshold:.4f}: of the verdicts with more confidence at most {100 * certified.error:g} % are "
+        f"wrong, with a probability of {100 * certified.confidence:g} % over label sets",
+        f"coverage {100 * evidence['coverage'][0]:.1f} % [{low:.1f}, {high:.1f}] of all pairs, with {guarantee.votes} votes of "
+        "each order; the judge abstains from the others",
+        f"realised error {share:.1f} % [{least:.1f}, {most:.1f}]; exact bound {100 * certified.upper_bound:.1f} % "
+        f"({certified.num_wrong:,} of {certified.num_given:,} wrong)",
+    ]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
 
 from rewardlab.benchmarks.agreement import RatedPair, agreement_scores, check_labels
@@ -197,7 +198,7 @@ def logged_votes(path: Path) -> Iterator[tuple[int, list[Vote]]]:
                 if entry["pass"] in ("votes", TIES_PASS):
                     yield entry["row"], list(map(vote_of, entry["votes"]))
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-        raise DataError(f"{path}: not the votes of a run, or cut off ({type(error).__name__}: {error:.100})") from error
+        raise DataError(f"{path}: not the votes of a run, or cut off ({type(error).__name__}: {str(error)[:100]})") from error
 
 
 def add_agreement(folder: Path, labels: Path | None, *, epsilon: float) -> Report:
@@ -283,14 +284,61 @@ def figures_against(base: Run, other: Run) -> FigureDifferences:
     return figure_differences([*base.rows, *base.ties], [*other.rows, *other.ties], whole_prompts=whole_prompts)
 
 
+P_AND_INTERVAL = (
+    "p is of sign flips, the interval of Student's t (CR2): close to 5 % one may exclude 0 and the other not; decide by p."
+)
+
+
 def p_text(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
+SIGNIFICANT = 0.05  # the level of the test that ranks are by
+
+
+@dataclass(frozen=True)
+class PairDifference:
+    """The accuracy of run number ``other`` less that of run number ``base`` (-1..1), with its 95 % interval; ``p_holm`` is
+    ``p_value`` adjusted for all pairs of runs."""
+
+    base: int
+    other: int
+    difference: float
+    interval: Interval
+    p_value: float
+    p_holm: float
+
+    @property
+    def better(self) -> int | None:
+        """Return the number of the run that is better by the test at level 0.05, None if neither is."""
+        if self.p_holm >= SIGNIFICANT:
+            return None
+        return self.other if self.difference > 0 else self.base
+
+
+def pair_differences(runs: Sequence[Run]) -> list[PairDifference]:
+    """Return the differences of all pairs of the runs that did not fail. Raise ConfigError as :func:`against`."""
+    whole = [n for n, run in enumerate(runs) if not run.report.failure]
+    changes = {(n, m): against(runs[n], runs[m]) for n, m in combinations(whole, 2)}
+    adjusted = holm([change.p_value for change in changes.values()])
+    return [
+        PairDifference(n, m, change.difference, change.interval, change.p_value, p_holm)
+        for ((n, m), change), p_holm in zip(changes.items(), adjusted, strict=True)
+    ]
+
+
+def rank_interval(number: int, num_ranked: int, pairs: Sequence[PairDifference]) -> tuple[int, int]:
+    """Return the 95 % interval of the rank of run ``number`` among ``num_ranked`` (1 is best): from one more than are better by
+    the tests, to all but those that are worse (Mogstad, Romano, Shaikh and Wilhelm, doi:10.1093/restud/rdad006)."""
+    decided = [pair for pair in pairs if number in (pair.base, pair.other) and pair.better is not None]
+    num_worse = sum(pair.better == number for pair in decided)
+    return 1 + len(decided) - num_worse, num_ranked - num_worse
+
+
 @dataclass(frozen=True)
 class AgainstFirst:
-    """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for the number of comparisons; ``figures`` are
-    the differences of the other figures, ``groups`` those of accuracy within each group, of attacks within each family."""
+    """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for all pairs of runs; ``figures`` are the
+    differences of the other figures, ``groups`` those of accuracy within each group, of attacks within each family."""
 
     difference: float
     interval: Interval
@@ -305,7 +353,7 @@ class AgainstFirst:
 @dataclass(frozen=True)
 class ComparedRun:
     """A finished run; of one that failed every figure is None and there are no ``findings``, for they are not its judge's.
-    ``against_first`` is None of the first run, and where that one failed."""
+    ``against_first`` is None of the first run, and where that one failed. ``rank`` as of :func:`rank_interval`."""
 
     run: str
     judge: str
@@ -315,6 +363,7 @@ class ComparedRun:
     invalid_rate: float | None
     swap_consistency: float | None
     position_bias: float | None
+    rank: tuple[int, int] | None
     findings: tuple[str, ...]
     against_first: AgainstFirst | None
 
@@ -322,27 +371,34 @@ class ComparedRun:
 @dataclass(frozen=True)
 class Comparison:
     """Runs of one benchmark in the order they were named. Accuracies, rates and differences are in 0..1, intervals 95 %, over
-    prompts. ``different_protocols``: a sentence for each run that was asked otherwise than the first."""
+    prompts. ``pairs``: the differences of all pairs of ``runs``, by their numbers from 0. ``different_protocols``: a sentence
+    for each run that was asked otherwise than the first."""
 
     benchmark: str
     num_pairs: int
     runs: tuple[ComparedRun, ...]
+    pairs: tuple[PairDifference, ...]
     different_protocols: tuple[str, ...]
 
 
 def compare_runs(runs: Sequence[Run], different_protocols: Sequence[str] = ()) -> Comparison:
-    """Return the comparison of runs with the first of them. Raise ConfigError as :func:`against`."""
+    """Return the comparison of runs with the first of them, and of all pairs. Raise ConfigError as :func:`against`."""
     base = runs[0]
     changes = {n: against(base, run) for n, run in enumerate(runs[1:], start=1)}  # refuses other rows, failed or not
-    whole = [n for n in changes if not (base.report.failure or runs[n].report.failure)]
-    adjusted = dict(zip(whole, holm([changes[n].p_value for n in whole]), strict=True))
+    pairs, num_ranked = pair_differences(runs), sum(not run.report.failure for run in runs)
+    adjusted = {pair.other: pair.p_holm for pair in pairs if pair.base == 0}
     return Comparison(
         benchmark=base.report.benchmark,
         num_pairs=base.report.scores.num_pairs,
         runs=tuple(
-            _compared(run, _against_first(changes[n], adjusted[n], base, run) if n in adjusted else None)
+            _compared(
+                run,
+                rank_interval(n, num_ranked, pairs),
+                _against_first(changes[n], adjusted[n], base, run) if n in adjusted else None,
+            )
             for n, run in enumerate(runs)
         ),
+        pairs=tuple(pairs),
         different_protocols=tuple(different_protocols),
     )
 
@@ -360,10 +416,10 @@ def _against_first(change: Difference, p_holm: float, base: Run, run: Run) -> Ag
     )
 
 
-def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:
+def _compared(run: Run, rank: tuple[int, int], change: AgainstFirst | None) -> ComparedRun:
     report, scores = run.report, run.report.scores
     if report.failure:
-        return ComparedRun(run.name, report.judge, report.failure, None, None, None, None, None, (), change)
+        return ComparedRun(run.name, report.judge, report.failure, None, None, None, None, None, None, (), change)
     return ComparedRun(
         run=run.name,
         judge=report.judge,
@@ -373,6 +429,7 @@ def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:
         invalid_rate=scores.invalid_rate,
         swap_consistency=scores.swap_consistency,
         position_bias=scores.position_bias,
+        rank=rank,
         findings=report.findings,
         against_first=change,
     )

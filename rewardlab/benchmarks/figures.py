@@ -56,7 +56,8 @@ def report_figures(report: Report) -> list[ReportFigure]:
         figures.append(ReportFigure("position", caption, plot_position(leans)))
     lengths = [(cell.characters, cell) for cell in scores.by_length]
     caption = "Length: accuracy by how much longer the better response is"
-    figures += [ReportFigure("length", caption, plot_length(lengths))] if lengths else []
+    is_distinct = len({characters for characters, _ in lengths}) == len(lengths)  # else fifths of one length
+    figures += [ReportFigure("length", caption, plot_length(lengths))] if lengths and is_distinct else []
     return figures + _confidence_figures(scores)
 
 

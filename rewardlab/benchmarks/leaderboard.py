@@ -19,6 +19,7 @@ from rich.table import Table
 
 from rewardlab.benchmarks.base import REPORT, SCORES
 from rewardlab.benchmarks.comparison import (
+    P_AND_INTERVAL,
     FigureDifferences,
     Run,
     _by_group,
@@ -26,20 +27,21 @@ from rewardlab.benchmarks.comparison import (
     _scores,
     against,
     figures_against,
-    holm,
     p_text,
+    pair_differences,
+    rank_interval,
     read_run,
     short_names,
 )
 from rewardlab.benchmarks.figures import leaderboard_figure, report_figures
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report import macro_text
-from rewardlab.benchmarks.report_model import Report, RowScore, has_majorities, headline, judge_name
+from rewardlab.benchmarks.report_model import Report, RowScore, has_majorities, judge_name
 from rewardlab.benchmarks.requirements import report_numbers
 from rewardlab.data.attacks.families import Kind
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.metrics.intervals import DifferenceEstimate, Interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import SUFFIXES, save_figure
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
@@ -75,11 +77,14 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
     the runs that failed, without figures, and the baselines, which any run of the same rows has. Runs are named by as much of
     their folders as tells them apart."""
-    ranked = sorted(runs, key=lambda run: math.inf if run.report.failure else -run.report.scores.accuracy.micro)
+    pairs, num_ranked = pair_differences(runs), sum(not run.report.failure for run in runs)
+    adjusted = {pair.other: p_text(pair.p_holm) for pair in pairs if pair.base == 0}
+    ranked = ranked_places(runs)
     names = dict(zip([run.name for run in runs], short_names([run.name for run in runs]), strict=True))
-    table = [_run_cells(run, runs[0], names) for run in ranked]
-    if len(runs) > 2:
-        table = _with_holm(table, ranked, runs[0])
+    table = [
+        _run_cells(runs[n], runs[0], names, adjusted.get(n, ""), "{}–{}".format(*rank_interval(n, num_ranked, pairs)))
+        for n in ranked
+    ]
     for name, baseline in runs[0].report.baselines.items():
         prompts = baseline.all_right
         cells = {"judge": f"baseline: {name}", "accuracy": with_interval(baseline.micro, baseline.interval)}
@@ -88,26 +93,39 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     wanted = {
         "Acc+": any(run.report.scores.all_right for run in runs),
         THREE_CLASSES: any(run.report.ties for run in runs),
+        HOLM: len(runs) > 2,
+        RANK: num_ranked > 2,
         ONE_VOTE: any(has_majorities(run.report) for run in runs),
     }
     columns = [name for name in table[0] if wanted.get(name, True)]
     return columns, [[row.get(name, "") for name in columns] for row in table]
 
 
-def _with_holm(table: Sequence[dict[str, str]], ranked: Sequence[Run], base: Run) -> list[dict[str, str]]:
-    """Put p-values adjusted for the number of comparisons beside the single ones."""
-    places = [place for place, cells in enumerate(table) if cells["p"]]
-    adjusted = dict(zip(places, holm([against(base, ranked[place]).p_value for place in places]), strict=True))
+def ranked_places(runs: Sequence[Run]) -> list[int]:
+    """Return the places of the runs, the best accuracy first and failed ones last."""
+    return sorted(range(len(runs)), key=lambda n: math.inf if runs[n].report.failure else -runs[n].report.scores.accuracy.micro)
+
+
+def pairs_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Return (column names, a row of cells per pair of runs): the difference in accuracy, the better run first. No rows for
+    fewer than three runs, where the leaderboard has them."""
+    names, places = short_names([run.name for run in runs]), {n: place for place, n in enumerate(ranked_places(runs))}
     rows = []
-    for place, cells in enumerate(table):
-        holms = p_text(adjusted[place]) if place in adjusted else ""
+    for pair in pair_differences(runs) if len(runs) > 2 else []:
+        better, worse = sorted((pair.base, pair.other), key=lambda n: places[n])
+        low, high = pair.interval if better == pair.other else (-pair.interval[1], -pair.interval[0])
+        change = _with_ends(DifferenceEstimate(abs(pair.difference), (low, high)))
         rows.append(
-            {key: value for name, cell in cells.items() for key, value in ((name, cell), (HOLM, holms))[: 1 + (name == "p")]}
+            (
+                places[better],
+                places[worse],
+                [f"{names[better]} less {names[worse]}", change, *map(p_text, (pair.p_value, pair.p_holm))],
+            )
         )
-    return rows
+    return ["runs", "difference", "p", HOLM], [cells for *_, cells in sorted(rows)]
 
 
-def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
+def _run_cells(run: Run, base: Run, names: Mapping[str, str], p_holm: str, rank: str) -> dict[str, str]:
     """The cells of a run by column; the differences come early, where a narrow screen shows them."""
     report, scores = run.report, run.report.scores
     failed = bool(report.failure)
@@ -115,10 +133,12 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
     change = None if failed or base.report.failure else change
     others = metric_cells(report)
     return {
-        "judge": f"{names[run.name]} ({report.judge})",
+        "judge": f"{names[run.name]} ({judge_name(report.judge)})",
         "accuracy": FAILED_RUN if failed else with_interval(scores.accuracy.micro, scores.interval),
         f"against {names[base.name]}": _with_ends(DifferenceEstimate(change.difference, change.interval)) if change else "",
         "p": p_text(change.p_value) if change else "",
+        HOLM: p_holm,
+        RANK: "–" if failed else rank,
         **({**dict.fromkeys(others, "–"), VOTE_PLAN: others[VOTE_PLAN]} if failed else others),
     }
 
@@ -136,18 +156,24 @@ def metric_cells(report: Report) -> dict[str, str]:
         "macro": macro_text(scores),
         ONE_VOTE: with_interval(scores.one_vote.accuracy, scores.one_vote.interval),
         "text-only": "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
-        "invalid, %": f"{100 * scores.invalid_rate:.2f}",
-        "swap consistency": percent(scores.swap_consistency),
-        "position bias": signed(bias),
+        "invalid, %": _with_known(percent(scores.invalid_rate, 2), scores.invalid_interval),
+        "swap consistency": _with_known(percent(scores.swap_consistency), scores.swap_interval),
+        "position bias": _with_known(signed(bias), scores.position_interval),
         VOTE_PLAN: f"{report.votes} × {report.orders}{until}",
-        "tokens a vote": "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
+        TOKENS: "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
         FAULTS: "; ".join(map(key_phrase, report.findings)) or "–",
     }
 
 
+def _with_known(number: str, interval: Interval | None) -> str:
+    return number if interval is None else f"{number} [{', '.join(map(percent, interval))}]"
+
+
+RANK, TOKENS = "rank", "tokens a vote"
 FAILED_RUN, HOLM, VOTE_PLAN, ONE_VOTE, FAULTS = "failed", "p (Holm)", "votes", "one vote", "what is wrong"  # the last column
 
 
+ALL_PAIRS = "Differences of all pairs of judges, in points"
 OTHER_FIGURES = "Paired differences of the other metrics, in points"
 
 
@@ -158,13 +184,14 @@ def failures_of(runs: Sequence[Run]) -> list[str]:
 
 NOTES = (
     "Accuracies and differences are of the rewardlab protocol (each order a trial, decided by more than half of the votes "
-    "asked; failures count as wrong), intervals 95 %, over prompts. Both orders: each pair decided once, by all its votes, or "
-    "by their probabilities. "
+    "asked; failures count as wrong), intervals 95 %, over prompts. Both orders: each pair decided once, by all its votes "
+    "(one vote an order: right in both), or by their probabilities. "
     "Macro: mean over the groups. Acc+: prompts whose every pair is right in both orders. "
     "Three classes: accuracy over all pairs with tie as a class; accuracy leaves ties out. "
     "Text-only: the same judge with blank images, one greedy vote; compare it with the accuracy of one vote. "
-    "p: two-sided sign-flip test over prompts; p (Holm): adjusted for the number of judges compared with the first."
-)
+    "p: two-sided sign-flip test over prompts; p (Holm): adjusted for all pairs of judges. Rank: 95 % interval, from one more "
+    "than the judges that are better by p (Holm) to all but those that are worse. "
+) + P_AND_INTERVAL
 
 
 def leaderboard_title(runs: Sequence[Run]) -> str:
@@ -179,11 +206,13 @@ def leaderboard_markdown(runs: Sequence[Run]) -> str:
     columns, rows = leaderboard(runs)
     figures, changes = figures_table(runs)
     family_columns, families = family_table(runs)
+    pair_columns, pairs = pairs_table(runs)
+    all_pairs = [f"{ALL_PAIRS}:", "", *markdown_table(pair_columns, pairs), ""] if pairs else []
     others = [f"{OTHER_FIGURES}:", "", *markdown_table(figures, changes), ""] if changes else []
     by_family = [f"{BY_FAMILY}:", "", *markdown_table(family_columns, families), ""] if families else []
     commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
     failures = [f"**{sentence}**" for sentence in failures_of(runs)]
-    tables = [*markdown_table(columns, rows), "", *others, *by_family]
+    tables = [*markdown_table(columns, rows), "", *all_pairs, *others, *by_family]
     return "\n".join([f"# {leaderboard_title(runs)}", "", *tables, *failures, NOTES, "", *commands]) + "\n"
 
 
@@ -209,6 +238,7 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     # Sentences stand below the table: a screen is not wide enough for a column of them beside the figures.
     faults = columns.index(FAULTS)
     wrong = [(row[0], row[faults]) for row in rows if row[faults] not in ("", "–")]
+    visible = [n for n, column in enumerate(columns) if column not in (FAULTS, VOTE_PLAN, TOKENS)]  # these are in `plans`
     whole = [run for run in runs if not run.report.failure]
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
@@ -216,12 +246,16 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in widths]
     figures, changes = figures_table(runs)
     family_columns, families = family_table(runs)
+    pair_columns, pairs = pairs_table(runs)
     facts = {
+        "all_pairs": ALL_PAIRS,
+        "pair_columns": pair_columns,
+        "pairs": pairs,
         "by_family": BY_FAMILY,
         "family_columns": family_columns,
         "families": families,
         "notes": NOTES,
-        "runs": runs,
+        "plans": [(run, metric_cells(run.report)) for run in runs],
         "figures": figures,
         "changes": changes,
         "of_figures": OTHER_FIGURES,
@@ -232,7 +266,11 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
         .render(
-            title=leaderboard_title(runs), columns=columns[:faults], rows=[row[:faults] for row in rows], wrong=wrong, **facts
+            title=leaderboard_title(runs),
+            columns=[columns[n] for n in visible],
+            rows=[[row[n] for n in visible] for row in rows],
+            wrong=wrong,
+            **facts,
         )
     )
 
@@ -290,7 +328,7 @@ LAST = ("macro", FAULTS)  # columns that a terminal shows last: the one can be h
 
 CSV_COLUMNS = (
     *("run", "judge", "failure", "pairs", "accuracy", "low", "high", "difference", "difference_low", "difference_high"),
-    *("p", "p_holm", "invalid_rate", "swap_consistency", "position_bias"),
+    *("p", "p_holm", "rank_low", "rank_high", "invalid_rate", "swap_consistency", "position_bias"),
     *(f"{figure}_difference{end}" for figure in DIFFERENCES for end in ("", "_low", "_high")),
 )
 
@@ -344,7 +382,8 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     of one benchmark and data file."""
     columns, rows = leaderboard(runs)
     columns = [AGAINST if column.startswith("against ") else column for column in columns]
-    names = dict(zip([f"{name} ({run.report.judge})" for name, run in _named(runs)], _named(runs), strict=True))
+    named = _named(runs)
+    names = dict(zip([f"{name} ({judge_name(run.report.judge)})" for name, run in named], named, strict=True))
     short_rows = [[names[row[0]][0] if row[0] in names else row[0], *row[1:]] for row in rows]
     wrong = columns.index(LAST[-1])
     lines = [*textwrap.wrap(leaderboard_title(runs), width), ""]
@@ -354,7 +393,7 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     else:
         places = fitting_columns(columns, short_rows, width)
         lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
-    lines += ["", *_other_figures(runs, width), *_families(runs, width)]
+    lines += ["", *_pairs(runs, width), *_other_figures(runs, width), *_families(runs, width)]
     for row, short in zip(rows, short_rows, strict=True):
         if row[0] in names:
             first = ", the first" if names[row[0]][1] is runs[0] else ""
@@ -372,6 +411,12 @@ def _other_figures(runs: Sequence[Run], width: int) -> list[str]:
     columns, rows = figures_table(runs)
     title = textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width)
     return [*title, *aligned_table(columns, rows, width), ""] if rows else []
+
+
+def _pairs(runs: Sequence[Run], width: int) -> list[str]:
+    """The differences of all pairs of runs, and an empty line; nothing for two runs."""
+    columns, rows = pairs_table(runs)
+    return [f"{ALL_PAIRS}:", *aligned_table(columns, rows, width), ""] if rows else []
 
 
 def _families(runs: Sequence[Run], width: int) -> list[str]:
@@ -394,22 +439,24 @@ def leaderboard_csv(runs: Sequence[Run]) -> str:
     changes = [
         None if run is runs[0] or run.report.failure or runs[0].report.failure else against(runs[0], run) for run in runs
     ]
-    p_values = [change.p_value for change in changes if change is not None]
-    adjusted = iter(holm(p_values) if len(runs) > 2 else [])
+    pairs, num_ranked = pair_differences(runs), sum(not run.report.failure for run in runs)
+    adjusted = {pair.other: pair.p_holm for pair in pairs if pair.base == 0 and len(runs) > 2}
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
-    for run, change in zip(runs, changes, strict=True):
+    for n, (run, change) in enumerate(zip(runs, changes, strict=True)):
         report, scores = run.report, run.report.scores
+        rank: tuple[object, ...] = ("", "") if report.failure else rank_interval(n, num_ranked, pairs)
         accuracy: tuple[object, ...] = (scores.accuracy.micro, *scores.interval)
         others: tuple[object, ...] = (scores.invalid_rate, scores.swap_consistency, scores.position_bias)
         if report.failure:
             accuracy = others = ("",) * 3
         difference: tuple[object, ...] = ("",) * 5
         if change is not None:
-            difference = (change.difference, *change.interval, change.p_value, next(adjusted, ""))
+            difference = (change.difference, *change.interval, change.p_value, adjusted.get(n, ""))
         figures = _figure_cells(None if change is None else figures_against(runs[0], run))
-        table.writerow([run.name, report.judge, report.failure, scores.num_pairs, *accuracy, *difference, *others, *figures])
+        cells = (scores.num_pairs, *accuracy, *difference, *rank, *others, *figures)
+        table.writerow([run.name, report.judge, report.failure, *cells])
     return text.getvalue()
 
 
@@ -499,13 +546,46 @@ def markdown_text(runs: Sequence[Run]) -> str:
 
 def latex_text(runs: Sequence[Run]) -> str:
     """Return :func:`main_table` as a ``tabular`` of the package booktabs, with how to read it in comments."""
-    columns, rows = main_table(runs)
+    return _latex_table(*main_table(runs), LATEX_PROTOCOL, runs)
+
+
+def leaderboard_latex(runs: Sequence[Run]) -> str:
+    """Return the columns :data:`PAPER_COLUMNS` of :func:`leaderboard` as a ``tabular``, and those of all pairs as another."""
+    columns, rows = leaderboard(runs)
+    places = [n for n, column in enumerate(columns) if column in PAPER_COLUMNS or column.startswith("against ")]
+    cells = [[row[n] for n in places] for row in rows]
+    pair_columns, pairs = pairs_table(runs)
+    text = _latex_table([columns[n] for n in places], cells, NOTES, runs)
+    return text + ("\n" + _latex_table(pair_columns, pairs, f"{ALL_PAIRS}.", ()) if pairs else "")
+
+
+PAPER_COLUMNS = (
+    "judge",
+    "accuracy",
+    "both orders",
+    "p",
+    HOLM,
+    RANK,
+    "macro",
+    "invalid, %",
+    "swap consistency",
+    "position bias",
+)
+LATEX_PROTOCOL = (
+    "Percent; each order shown is a trial, decided by more than half of the votes asked; an undecided one is wrong."
+)
+
+
+def _latex_table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str, runs: Sequence[Run]) -> str:
     lines = [" & ".join(map(latex_escape, row)) + r" \\" for row in [columns, *rows]]
-    comments = [f"% {name}: {run.report.command or '–'}" for run, name in zip(runs, _names(runs), strict=True)]
+    comments = [
+        f"% {name}: {run.report.command or '–'} (commit {run.report.commit[:12]}, {run.report.scores.num_clusters:,} prompts)"
+        for run, name in zip(runs, _names(runs), strict=True)
+    ]
     comments = [" ".join(comment.split()) for comment in comments]
     return "\n".join(
         [
-            "% Percent; each order shown is a trial, decided by more than half of the votes asked; an undecided one is wrong.",
+            f"% {note}",
             *comments,
             f"\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
             r"\toprule",
@@ -552,13 +632,13 @@ def write_index(folder: Path) -> tuple[Path, list[str]]:
     runs, faults = find_runs(folder)
     lines = []
     for run in runs:
-        place, report, parts = Path(run.name), run.report, headline(run.report)
+        place, report, scores = Path(run.name), run.report, run.report.scores
         written = datetime.fromtimestamp((place / REPORT).stat().st_mtime, UTC)
         wrong = f"FAILED: {report.failure}" if report.failure else "; ".join(map(key_phrase, report.findings)) or "–"
         cells = (
             report.benchmark,
             judge_name(report.judge),
-            "failed" if report.failure else f"{parts.number} {parts.interval}",
+            "failed" if report.failure else with_interval(scores.accuracy.micro, scores.interval),
             f"{report.scores.num_pairs:,}",
             f"{written:%Y-%m-%d %H:%M} UTC",
             wrong,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from rewardlab.benchmarks.agreement import AGREEMENT, RATERS, agreement_rows, agreement_sentence, rater_rows
-from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import (
     MOST_OF_A_KIND,
@@ -40,7 +39,7 @@ from rewardlab.benchmarks.report_model import (
     headline_sentence,
     judge_name,
 )
-from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, robustness_sentence
+from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, largest_loss, robustness_sentence
 from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
@@ -56,7 +55,6 @@ ALWAYS = {
     "trial": "One order of one pair, decided by more than half of the sampled votes; an undecided trial is not right.",
     "micro average": "Mean over all pairs; large groups weigh more.",
     "macro average": "Mean of the groups' accuracies; each group weighs the same.",
-    "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
     "invalid rate": "Fraction of answers without a readable verdict, for any reason. They count as wrong.",
     "swap consistency": "Fraction of pairs for which both orders name the same response.",
     "position bias": "Fraction of verdicts for the response shown first, minus one half. 0 is no bias.",
@@ -65,7 +63,9 @@ ALWAYS = {
     "length, in fifths": "Pairs sorted by how much longer the better response is; a judge that favours length rises "
     "from left to right.",
 }
+ONE_VOTE = {"right in both orders": "Fraction of pairs for which both orders name the better response."}
 MAJORITIES = {
+    "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
     "undecided": "Trials in which neither response has more than half of the sampled votes. They count as wrong.",
     "majority of the valid votes": "The same trials if answers without a verdict were left out of the count: the rule of most "
     "papers. A judge that answers one time in ten, and is right then, has 100 % by it.",
@@ -90,9 +90,7 @@ CONFIDENCE_TERMS = {
 
 def explain_words(report: Report) -> dict[str, str]:
     """Return the words that the report's page has, with what they mean."""
-    words = dict(ALWAYS)
-    if has_majorities(report):
-        words |= MAJORITIES
+    words = ALWAYS | (MAJORITIES if has_majorities(report) else ONE_VOTE)
     words |= {CONTROLS[name].name: CONTROLS[name].means for name in report.controls}
     if report.scores.all_right:
         words["Acc+"] = "Share of prompts whose every pair is right in every order shown."
@@ -194,8 +192,7 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
 
 def macro_text(scores: Scores) -> str:
     """Return the macro average with its interval."""
-    macro, interval = scores.accuracy.macro, scores.macro_interval
-    return with_interval(macro, interval) if interval else percent(macro)
+    return with_interval(scores.accuracy.macro, scores.macro_interval)
 
 
 def reference_rows(report: Report) -> list[tuple[str, str, str]]:
@@ -223,7 +220,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
 
 def answer_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of what the judge's answers are like."""
-    scores, seconds = report.scores, report.seconds_per_vote
+    scores = report.scores
     num_answers = report.listwise.num_answers if report.listwise else scores.num_votes_total
     return [
         ("invalid rate", f"{percent(scores.invalid_rate, 2)} %{_ends(scores.invalid_interval)}"),
@@ -234,8 +231,6 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ),
         ("position bias (share of first, minus 50)", _points(scores.position_bias) + _ends(scores.position_interval)),
         ("length bias (named longer, less labelled longer)", _points(scores.length_bias) + _ends(scores.length_interval)),
-        ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
-        ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         *([("cost", cost_text(report.cost))] if report.cost else []),
         *([("cached", f"{report.cached_votes:,} of {num_answers:,} votes")] if report.cached_votes else []),
     ]
@@ -254,6 +249,8 @@ def asking_facts(report: Report) -> list[tuple[str, str]]:
         ("data", report.data),
         ("template, verdicts read as", f"{report.template or '–'}, {report.verdict_format or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
+        ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
+        ("seconds per vote", "–" if report.seconds_per_vote is None else f"{report.seconds_per_vote:.3f}"),
         ("seed", str(report.seed)),
         ("command", report.command or "–"),
         ("commit", report.commit),
@@ -276,13 +273,15 @@ def _points(bias: float | None) -> str:
 
 def summary_line(report: Report) -> str:
     """Return the run in one line: what was measured, of how many pairs, and what to know beside it."""
-    scores, cost = report.scores, report.cost
+    scores, cost, loss = report.scores, report.cost, largest_loss(report.robustness)
+    accuracy = with_interval(scores.accuracy.micro, scores.interval)
     if report.failure:
         return f"{report.benchmark}: FAILED: {report.failure}"
     if scores.invalid_rate == 1:
         return f"{report.benchmark}: {NOT_ONE_VERDICT.format(scores.num_votes_total)}, of {scores.num_pairs:,} pairs"
     parts = [
-        f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
+        *([f"{report.benchmark}: {loss[0]} in {with_interval(loss[1].share, loss[1].interval)} %"] if loss else []),
+        f"{'accuracy' if loss else report.benchmark + ':'} {accuracy} % of {scores.num_pairs:,} pairs",
         f"invalid {percent(scores.invalid_rate)} %",
         *([f"undecided {percent(scores.undecided_rate)} %"] if has_majorities(report) else []),
         *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
@@ -292,19 +291,35 @@ def summary_line(report: Report) -> str:
     return ", ".join(parts)
 
 
-def report_markdown(report: Report) -> str:
-    """Return the report as Markdown; accuracies in percent with 95 % intervals."""
-    scores = report.scores
+def _opening_lines(report: Report) -> list[str]:
+    """Return the lines that a report begins with: its headline, what is wrong, and what was required."""
     lines = [f"# {report.benchmark}: {report.judge}", ""]
     lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**" if report.failure else f"**{headline_sentence(report)}**", ""]
     if report.findings and not report.failure:
         lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
     if report.requirements:
         lines += [*(f"- {_met(one)}: `{one.text}`; {one.sentence}." for one in report.requirements), ""]
+    return lines
+
+
+def terminal_text(report: Report) -> str:
+    """Return the lines that a terminal shows of a run: headline, findings, requirements, the first table of each part, what
+    the answers are like, notes and, unless the run is under attack, accuracies."""
+    lines = _opening_lines(report)
+    for part in report_parts(report):
+        lines += [part_markdown(replace(part, tables=part.tables[:1])), ""]
+    if not report.robustness:
+        lines += [*markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report)), ""]
+    lines += [f"- {name}: {value}" for name, value in answer_facts(report)]
+    return "\n".join([*lines, *(f"- note: {note}" for note in report.notes)])
+
+
+def report_markdown(report: Report) -> str:
+    """Return the report as Markdown; accuracies in percent with 95 % intervals."""
+    scores, lines = report.scores, _opening_lines(report)
     for part in report_parts(report):
         lines += [part_markdown(part), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
-    lines += [] if report.robustness else ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
         lines += [
             "",
@@ -508,7 +523,6 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             reference_rows=reference_rows(report),
             answer_facts=answer_facts(report),
             asking_facts=asking_facts(report),
-            addition="" if report.robustness else addition(report.scores),
             plots=[(one.caption, figure_uri(one.figure)) for one in report_figures(report)],
             curve=curve_rows(report.scores),
             curve_columns=CURVE,

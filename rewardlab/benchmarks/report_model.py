@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rewardlab.benchmarks.agreement import AgreementScores
 from rewardlab.benchmarks.robustness.model import Robustness
+from rewardlab.benchmarks.robustness.text import largest_loss
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.metrics.revision import RevisionScores
@@ -142,12 +143,13 @@ class JudgeScores:
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """What a judge that does not look scores on the same rows and orders; ``groups`` are its accuracies."""
+    """What a judge that does not look scores on the same rows and orders; ``groups`` are its accuracies. ``interval`` is None
+    if the accuracy cannot vary: a coin's, and that of the first response shown in both orders."""
 
     micro: float
     macro: float
     groups: Mapping[str, float]
-    interval: Interval
+    interval: Interval | None
     all_right: CountedEstimate | None
 
 
@@ -424,9 +426,11 @@ class Headline:
 
 
 def headline(report: Report) -> Headline:
-    """Return the accuracy over trials with its interval. A failed report has one too, which is not to be shown."""
+    """Return the accuracy over trials with its interval, of a run under attack the largest loss before it. A failed report has
+    one too, which is not to be shown."""
     scores = report.scores
-    number, _, interval = with_interval(scores.accuracy.micro, scores.interval).partition(" ")
+    accuracy = with_interval(scores.accuracy.micro, scores.interval)
+    number, _, interval = accuracy.partition(" ")
     of = "attacked pairs" if report.robustness else "pairs"
     meaning = f"accuracy on {scores.num_pairs:,} {of}: {TRIALS.get(report.orders, f'each pair in {report.orders} order')}"
     if report.listwise:
@@ -439,6 +443,10 @@ def headline(report: Report) -> Headline:
         greedy = report.controls.get("greedy")
         name, sees = ("one greedy vote", greedy.accuracy.micro) if greedy else ("one vote", scores.one_vote.accuracy)
         meaning += f"; {name}: {percent(sees)} %, with a blank image {percent(blank.accuracy.micro)} %"
+    if (loss := largest_loss(report.robustness)) is not None:
+        words, share = loss
+        number, _, interval = with_interval(share.share, share.interval).partition(" ")
+        meaning = f"{words}, the largest loss under attack; {accuracy} % {meaning}"
     if scores.invalid_rate == 1:
         meaning = f"for {NOT_ONE_VERDICT.format(scores.num_votes_total)}, and each counts as wrong; {meaning}"
     return Headline(number, interval, meaning)

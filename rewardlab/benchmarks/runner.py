@@ -208,7 +208,7 @@ def judge_rows(
     identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
     if not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
-    if settings.prices != NO_PRICES and judge.is_queried:
+    if judge.is_queried:
         num_orders = sum(
             len(some) for of_pass in (orders if extra.votes is None else (), *further_orders.values()) for some in of_pass
         )
@@ -352,12 +352,12 @@ class BudgetGate:
 
 
 def most_it_may_cost(settings: BenchSettings, num_requests: int) -> str:
-    """Return a sentence on the most that a run's answers may cost, before any is asked for."""
-    usd = num_requests * settings.prices.usd(0, settings.judge.max_tokens)
-    return (
-        f"{num_requests:,} requests, each of at most {settings.judge.max_tokens:,} tokens of answer: at most ${usd:,.2f}, "
-        "prompts not counted"
-    )
+    """Return a sentence on the most that a run's answers may cost, before any is asked for: in US dollars if there are
+    prices."""
+    requests = f"{num_requests:,} requests, each of at most {settings.judge.max_tokens:,} tokens of answer"
+    if settings.prices == NO_PRICES:
+        return requests
+    return f"{requests}: at most ${num_requests * settings.prices.usd(0, settings.judge.max_tokens):,.2f}, prompts not counted"
 
 
 def panel_scores(panel: JudgeKind, items: Sequence[Labeled], clusters: Sequence[str]) -> PanelScores:
@@ -459,7 +459,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         all_notes.append(unread_format)
     baselines = baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts)
     if (chance := result.chance) is not None:
-        baselines = {"chance": BaselineScores(chance, chance, {}, (chance, chance), None)}
+        baselines = {"chance": BaselineScores(chance, chance, {}, None, None)}
         scores = replace(scores, by_length=(), length_bias=None, length_interval=None)
     if judge.members:
         scores = replace(scores, confidence=panel_confidence(labeled, clusters))

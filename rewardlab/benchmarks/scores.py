@@ -494,22 +494,25 @@ def _defined(interval: Interval) -> Interval | None:
 def baseline_scores(
     rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], seed: int, *, whole_prompts: bool = False
 ) -> dict[str, BaselineScores]:
-    """Return the scores of every baseline on the same rows and orders."""
+    """Return the scores of every baseline on the same rows and orders. ``random`` has what is expected of a coin; its Acc+ is
+    of one draw."""
     table, clusters = {}, [row.cluster for row in rows]
     for rule in RULES:
         judge = BaselineJudge(rule)
         scores = [
             judge.score(row.pair, pair_orders, n, seed) for n, (row, pair_orders) in enumerate(zip(rows, orders, strict=True))
         ]
+        is_fixed = rule == "random" or (rule == "first" and all(len(pair_orders) == 2 for pair_orders in orders))
+        expected = [0.5] * len(rows) if is_fixed else scores
         groups: dict[str, list[float]] = {}
-        for row, score in zip(rows, scores, strict=True):
+        for row, score in zip(rows, expected, strict=True):
             groups.setdefault(row.group, []).append(score)
         means = {name: sum(group) / len(group) for name, group in sorted(groups.items())}
         table[rule] = BaselineScores(
-            micro=sum(scores) / len(scores),
+            micro=sum(expected) / len(expected),
             macro=sum(means.values()) / len(means),
             groups=means,
-            interval=mean_interval(scores, clusters),
+            interval=None if is_fixed else mean_interval(expected, clusters),
             all_right=all_right(rows, scores) if whole_prompts else None,
         )
     return table

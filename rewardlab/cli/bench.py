@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 def show_run(report: Report, rows: Sequence[Row], out: Path, *, as_json: bool, all_judgments: bool) -> None:
     """Write a run's reports and print one. Raise Exit with the status of a run that failed, that has no verdict, or that does
     not meet a requirement."""
-    from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
+    from rewardlab.benchmarks.report import summary_line, terminal_text, write_reports
 
     write_reports(report, rows, out, all_judgments=all_judgments)
-    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
+    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else terminal_text(report))
     exported = "; official.jsonl (for bench official)" if report.official else ""
     if not as_json:
         typer.echo(
@@ -250,24 +250,32 @@ def bench_compare(
     ] = False,
     out: Annotated[
         Optional[Path],
-        typer.Option("--out", help="Also write the table to this .md, .html or .csv file; a .csv has unformatted numbers."),
+        typer.Option("--out", help="Also write to this .md, .html, .csv (unformatted numbers) or .tex file (for a paper)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Leaderboard of several runs: accuracies with intervals, and each run's paired difference to the first, with a p-value.
 
     Macro average, swap consistency, Acc+ and, with ties, accuracy in three classes are compared too, by paired differences
-    with intervals. With three or more runs, p-values adjusted for multiple comparisons (Holm) are added. Runs with other
+    with intervals. With three or more runs all pairs are tested, p-values are adjusted for that (Holm), and each judge has an
+    interval of its rank. Runs with other
     orders, votes or sampling are refused, because the difference could come from the protocol. A terminal shows the columns
-    that fit, or a list if it is narrow; in a pipe the complete table is printed as Markdown.
+    that fit, or a list if it is narrow; in a pipe the complete table is printed as Markdown. p-values are of sign flips,
+    intervals of Student's t: close to 5 % they may disagree; decide by p.
     """
     from rewardlab.benchmarks.comparison import compare_runs, protocol_sentences, read_run
-    from rewardlab.benchmarks.leaderboard import leaderboard_csv, leaderboard_html, leaderboard_markdown, leaderboard_text
+    from rewardlab.benchmarks.leaderboard import (
+        leaderboard_csv,
+        leaderboard_html,
+        leaderboard_latex,
+        leaderboard_markdown,
+        leaderboard_text,
+    )
     from rewardlab.benchmarks.report_model import json_form
     from rewardlab.data.files import write_atomic
 
-    if out is not None and out.suffix not in (".md", ".html", ".csv"):
-        raise ConfigError(f"--out {out}: expected a .md, .html or .csv file")
+    if out is not None and out.suffix not in (".md", ".html", ".csv", ".tex"):
+        raise ConfigError(f"--out {out}: expected a .md, .html, .csv or .tex file")
     finished = [read_run(folder) for folder in runs]
     sentences = protocol_sentences(finished)
     if sentences and not different_protocols:
@@ -280,7 +288,7 @@ def bench_compare(
     else:
         typer.echo(leaderboard_markdown(finished) + differences)
     if out is not None:
-        forms = {".html": leaderboard_html, ".csv": leaderboard_csv}
+        forms = {".html": leaderboard_html, ".csv": leaderboard_csv, ".tex": leaderboard_latex}
         write_atomic(out, forms[out.suffix](finished) if out.suffix in forms else leaderboard_markdown(finished) + differences)
 
 
@@ -410,7 +418,8 @@ def bench_gate(
     **Exit status 1** if NEW is worse, if its invalid rate rises beyond noise, or if either run is unusable:
     votes that failed at the endpoint, no verdict at all, inconsistent sums. Runs on other pairs, or with another protocol, are
     refused. With few pairs the interval is wide and most changes pass: the output states the largest loss that is not ruled
-    out, and `--prove` reverses the burden of proof.
+    out, and `--prove` reverses the burden of proof. The interval decides; p is of another test (sign flips), and close to 5 %
+    the two may disagree.
     """
     from rewardlab.benchmarks.comparison import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure, read_run
 

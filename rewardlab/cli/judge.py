@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
@@ -21,6 +22,7 @@ from rewardlab.cli.options import (
     Out,
     RandomSeed,
     app,
+    certificate_app,
     columns_of,
     judge_of,
     refuse_run_keys,
@@ -153,6 +155,82 @@ def rank_command(options: RankOptions) -> None:
     if report["unjudged_rate"] == 1:
         typer.echo("no match could be judged: too few votes are valid, or no vote of an order names a response", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
+
+
+@certificate_app.command("write")
+def certificate_write(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `bench run` with the agreement of people.")],
+    out: Annotated[Optional[Path], typer.Option("--out", help="File to write. [default: RUN/certificate.json]")] = None,
+    attacked: Annotated[
+        Optional[Path], typer.Option("--attacked", help="Folder of a run of the same judge under attack (`NAME:attacked`).")
+    ] = None,
+) -> None:
+    """Write the certificate of a run's judge: config and weights, pairs, agreement with people, guarantee, robustness.
+
+    `rewardlab bench run pairs --labels labels.jsonl ...`, `rewardlab guarantee RUN --labels labels.jsonl`, then
+    `rewardlab certificate write RUN`. Its `id` is a hash of its content.
+    """
+    from rewardlab.benchmarks.certificate import CERTIFICATE, certificate_lines, make_certificate
+    from rewardlab.data.files import write_atomic
+
+    content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
+    write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    typer.echo("\n".join([*certificate_lines(content), f"written: {path}"]))
+
+
+@certificate_app.command("check")
+def certificate_check(
+    path: Annotated[Path, typer.Argument(help="The certificate, or a folder with a certificate.json.")],
+) -> None:
+    """Print a certificate. Exit status 1 if it was altered, or if the judge has other weights by now (stale).
+
+    The judge's checkpoint is looked for where the certificate names it. Weights behind an endpoint cannot be compared.
+    """
+    from rewardlab.benchmarks.certificate import certificate_lines, read_certificate, staleness
+    from rewardlab.errors import DataError
+
+    try:
+        content = read_certificate(path)
+    except DataError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.FINDING) from error
+    typer.echo("\n".join(certificate_lines(content)))
+    if why := staleness(content):
+        typer.echo(why, err=True)
+        raise typer.Exit(ExitCode.FINDING)
+
+
+@app.command("guarantee", rich_help_panel=JUDGING)
+def guarantee_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `bench run`, in both orders.")],
+    labels: Annotated[
+        Optional[Path],
+        typer.Option("--labels", help="People's ratings, labels.jsonl; without it the benchmark's own labels count."),
+    ] = None,
+    error: Annotated[float, typer.Option("--error", help="Largest fraction of the given verdicts that may be wrong.")] = 0.05,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability over label sets with which the error is kept.")
+    ] = 0.9,
+    seed: RandomSeed = 0,
+) -> None:
+    """Certify a threshold on the judge's confidence: of the verdicts above it at most `--error` are wrong.
+
+    `rewardlab bench run pairs --judge prob:runs/rl/final --data held_out.parquet --votes 8 --out runs/held_out`, then
+    `rewardlab guarantee runs/held_out --labels labels.jsonl`. Writes `guarantee.json` into the run's folder, bound to the
+    judge, its weights, template, sampling and votes. The judge abstains from pairs below the threshold. One pair of each prompt
+    counts, and a verdict on a pair that people call a tie is wrong. The labelled pairs must be a random sample. Use several
+    votes of each order: one rationale saturates its verdict.
+
+    **Exit status 1** if no threshold can be certified.
+    """
+    from rewardlab.benchmarks.calibrate import certify_run, guarantee_lines
+    from rewardlab.judging.guarantee import GUARANTEE
+
+    guarantee = certify_run(run, labels, error=error, confidence=confidence, seed=seed, command=command_line())
+    guarantee.write(run / GUARANTEE)
+    typer.echo("\n".join([*guarantee_lines(guarantee), f"written: {run}/{GUARANTEE}"]))
+    if guarantee.certified.threshold is None:
+        raise typer.Exit(ExitCode.FINDING)
 
 
 def end_without_outcome(judgment: Judgment) -> None:

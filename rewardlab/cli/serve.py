@@ -216,6 +216,15 @@ class ServeOptions:
             rich_help_panel=ENGINE,
         ),
     ] = None
+    guarantee: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--guarantee",
+            help="The guarantee.json of `rewardlab guarantee` on a run of this judge, or the run's folder: requests may then "
+            "name an error, and get a verdict or `abstained`.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None
     keys: Annotated[
         Optional[Path],
         typer.Option(
@@ -350,6 +359,7 @@ def _served(config: JudgeConfig) -> JudgeConfig:
 def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
     """Return the options of the server that do not depend on its judge. Raise ConfigError, DataError or OutputError."""
     from rewardlab.data.pair_table import PairTable
+    from rewardlab.judging.guarantee import read_guarantee
     from rewardlab.serving.answer_signs import SignRules
     from rewardlab.serving.auth import KeysFile
     from rewardlab.serving.media import Media
@@ -367,15 +377,19 @@ def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
         limits=limits,
         peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
         sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), limits.check_rate),
+        guarantee=read_guarantee(options.guarantee) if options.guarantee else None,
     )
 
 
 def _application(options: ServeOptions, server: ServerOptions, opened: GenerativeJudge) -> Starlette:
+    from rewardlab.judging.guarantee import judge_facts
     from rewardlab.serving.app import create_app
     from rewardlab.serving.schedule import QueueOptions
     from rewardlab.serving.service import GroupRules
 
     limits = server.limits
+    if server.guarantee is not None:
+        server.guarantee.check(server.guarantee.certified.error, judge_facts(opened.config, opened.identity))
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8
     rules = GroupRules(options.strategy, group_size, joins_parts)

@@ -38,11 +38,16 @@ class StoredVote:
     text: str
 
 
+def identity_of_votes(path: Path) -> dict[str, Any]:
+    """Return what the run that wrote a ``votes.jsonl`` says of its judge and data. Raise DataError for another kind of file."""
+    with _votes_of_a_judge(path), path.open(encoding="utf-8") as file:
+        return _identity(file.readline())
+
+
 def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
     """Raise DataError unless the votes in ``path`` are on the pairs of the file ``data``: votes name pairs by row number.
     ``template``: the hash of the prompt template that they must come from; "": any."""
-    with _votes_of_a_judge(path), path.open(encoding="utf-8") as file:
-        identity = _identity(file.readline())
+    identity = identity_of_votes(path)
     if identity.get("data") != data_hash(data):
         raise DataError(
             f"{path}: its votes are not on the pairs of {data}, or that file has "
@@ -164,8 +169,8 @@ def vote_of(row: Mapping[str, Any]) -> Vote:
     """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
     verdict, margin = Verdict(choice, VerdictStatus(row["status"]), row["rule"]), row.get("margin")
-    if isinstance(margin, float) and not math.isfinite(margin):
-        raise ValueError(f"a margin of {margin}; expected a finite number")
+    if margin is not None and not (type(margin) in (int, float) and math.isfinite(margin)):
+        raise ValueError(f"a margin of {margin!r}; expected a finite number")
     return Vote(Order(row["order"]), verdict, completion_of(row), margin, row.get("member", ""))
 
 

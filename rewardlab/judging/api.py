@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rewardlab.config.judge import JudgeConfig
@@ -25,6 +26,7 @@ from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError
 from rewardlab.judging.best_of_n import play_many
 from rewardlab.judging.engines import endpoint_hosts, open_model_judge
 from rewardlab.judging.group_rewards import reward_group
+from rewardlab.judging.guarantee import Guarantee, judge_facts, read_guarantee
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Ranking
 from rewardlab.judging.spec import PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec, judge_config, judge_video_policy
@@ -41,7 +43,7 @@ from rewardlab.types import (
     Vote,
 )
 from rewardlab.verdicts.panel import votes_with_voice
-from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority
+from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority, winner_share
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,9 +132,7 @@ class ComparisonResult:
     def share(self) -> float | None:
         """Return the winner's share (0..1), as ``share_0`` is counted; None without a winner. It is above one half,
         except for a panel, whose majority of members can differ from the mean of their shares."""
-        if self.winner is None or self.share_0 is None:
-            return None
-        return self.share_0 if self.winner == 0 else 1 - self.share_0
+        return winner_share(self.judgment)
 
     @cached_property
     def votes(self) -> tuple[Ballot, ...]:
@@ -239,7 +239,12 @@ THREADS = 64  # calls at a time of a judge that takes several
 
 
 def open_judge(
-    judge: str | JudgeConfig, *, api_key: str | None = None, allow_urls: Sequence[str] = (), **keys: Any
+    judge: str | JudgeConfig,
+    *,
+    api_key: str | None = None,
+    allow_urls: Sequence[str] = (),
+    guarantee: str | Path | None = None,
+    **keys: Any,
 ) -> SyncJudge:
     """Return a judge to query.
 
@@ -249,8 +254,9 @@ def open_judge(
     ``keys`` are those of :class:`rewardlab.config.judge.JudgeConfig`, such as ``template``, ``temperature`` and
     ``max_tokens``; a served judge has its own. ``api_key`` is by default the environment's OPENAI_API_KEY, for a served judge
     REWARDLAB_API_KEY; a panel takes one only if all its endpoints are ``openai:`` on one host. Images given as URLs are fetched
-    if they begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
-    EndpointError.
+    if they begin with one of ``allow_urls``, such as ``https://images.host/folder/``. ``guarantee``: the file that `rewardlab
+    guarantee` wrote of this judge, for calls with ``error``. Raise ConfigError, CheckpointError or EndpointError, and DataError
+    for a guarantee that cannot be read.
     """
     config = judge_config(judge, keys)
     parsed = JudgeSpec.parse(config.judge, *WITHOUT_SAMPLER)
@@ -258,7 +264,8 @@ def open_judge(
         _check_key(config.judge, parsed.members)
     server_key = (api_key or "") if parsed.engine == SERVED else ""
     engine = open_model_judge(config, api_key=api_key or "", server_key=server_key)
-    return SyncJudge(engine, AllowedUrls(allow_urls), judge_video_policy(config.judge, *WITHOUT_SAMPLER))
+    certified = None if guarantee is None else read_guarantee(Path(guarantee))
+    return SyncJudge(engine, AllowedUrls(allow_urls), judge_video_policy(config.judge, *WITHOUT_SAMPLER), certified)
 
 
 def open_async_judge(judge: str | JudgeConfig, **options: Any) -> AsyncJudge:
@@ -273,10 +280,21 @@ class SyncJudge:
     are paths, encoded bytes, PIL images, data URLs or allowed URLs; videos paths or bytes. All methods raise DataError or
     MediaError for what cannot be judged, and EndpointError where no vote at all was answered: a key that is refused, a model
     that is not there, a server that is down.
+
+    With ``error``, such as 0.05, a comparison has a verdict if the judge's ``guarantee`` bounds the error of its verdicts by so
+    much, else the outcome ABSTAINED and no share; votes are the guarantee's. Raise ConfigError where no guarantee fits: there
+    is none, or it is of another judge, of other weights or of a larger error.
     """
 
-    def __init__(self, engine: ModelJudge, urls: AllowedUrls | None = None, video_policy: VideoPolicy | None = None) -> None:
+    def __init__(
+        self,
+        engine: ModelJudge,
+        urls: AllowedUrls | None = None,
+        video_policy: VideoPolicy | None = None,
+        guarantee: Guarantee | None = None,
+    ) -> None:
         self.engine, self._urls, self._video_policy = engine, urls or AllowedUrls(), video_policy
+        self._guarantee = guarantee
 
     @property
     def spec(self) -> str:
@@ -300,21 +318,28 @@ class SyncJudge:
         frames: int = FRAMES,
         votes: int | None = None,
         seed: int = 0,
+        error: float | None = None,
     ) -> ComparisonResult:
         """Return which of two responses is better. A video is shown after the images, as at most ``frames`` frames or as the
         family of a local checkpoint samples it."""
         row = {"pair_id": "pair", "question": question, "responses": responses, "images": images, "videos": videos}
-        return self.compare_many([row], frames=frames, votes=votes, seed=seed)[0]
+        return self.compare_many([row], frames=frames, votes=votes, seed=seed, error=error)[0]
 
     def compare_many(
-        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int | None = None, seed: int = 0
+        self,
+        pairs: Iterable[PairInput],
+        *,
+        frames: int = FRAMES,
+        votes: int | None = None,
+        seed: int = 0,
+        error: float | None = None,
     ) -> list[ComparisonResult]:
         """Return the result of each pair, in one call of the engine. A pair is a PreferencePair, or a row with the columns of a
         data file, of which ``question`` and ``responses`` are required.
 
         Where some pairs were answered and others were not, nothing is raised: ``result.failed`` says so of a pair.
         """
-        num_votes = self._num_votes(votes)
+        num_votes, decide = self._rule(error, votes)
         how: dict[str, Any] = {"frames": frames, "policy": self._video_policy}
         checked = [pair_of(pair, n, self._urls, **how) for n, pair in enumerate(pairs)]
         if not checked:
@@ -322,7 +347,7 @@ class SyncJudge:
         orders = [BOTH_ORDERS] * len(checked)
         judgments = self.engine.compare_many(checked, orders=orders, num_votes=num_votes, seed=seed)
         check_answers(judgments, self.spec)
-        return [ComparisonResult.of(pair, judged) for pair, judged in zip(checked, judgments, strict=True)]
+        return [ComparisonResult.of(pair, decide(judged)) for pair, judged in zip(checked, judgments, strict=True)]
 
     def rank(
         self,
@@ -353,17 +378,31 @@ class SyncJudge:
         budget: int | None = None,
         votes: int | None = None,
         seed: int = 0,
+        error: float | None = None,
     ) -> list[float | None]:
         """Return a reward for each response, by the rule of a served judge's ``/v1/rewards``: the net win rate over its
-        comparisons, in -1..1; with the strategy ``bradley_terry`` its strength in logits. None where none could be judged.
+        comparisons, in -1..1; with the strategy ``bradley_terry`` its strength in logits. None where none could be judged, or
+        the judge abstained from all.
 
         ``strategy``: all_pairs, circular, knockout, bradley_terry, or anchor, each against the response ``anchor``.
         """
         if (strategy == "anchor") != (anchor is not None):
             raise ConfigError("the strategy anchor needs an anchor, and no other strategy accepts one")
         group = self._group(question, responses, images, anchor)
-        judge = _Answering(self.engine)
-        return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=self._num_votes(votes), seed=seed).rewards
+        num_votes, decide = self._rule(error, votes)
+        judge = _Answering(self.engine, decide)
+        return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=num_votes, seed=seed).rewards
+
+    def _rule(self, error: float | None, votes: int | None) -> tuple[int, Callable[[Judgment], Judgment]]:
+        """Return how many votes to sample in each order, and what to make of a judgment. Raise ConfigError for an ``error``
+        that no guarantee fits."""
+        if error is None:
+            return self._num_votes(votes), _as_it_is
+        if self._guarantee is None:
+            raise ConfigError(f"error={error:g} needs a guarantee: open_judge(..., guarantee=FILE), see `rewardlab guarantee`")
+        return self._guarantee.check(
+            error, judge_facts(self.engine.config, self.engine.identity), votes
+        ), self._guarantee.decide
 
     def _num_votes(self, votes: int | None) -> int:
         """Return how many votes to sample in each order: those of a call, else those of the judge's config, else one."""
@@ -378,11 +417,15 @@ class SyncJudge:
         return group
 
 
+def _as_it_is(judged: Judgment) -> Judgment:
+    return judged
+
+
 class _Answering:
     """A judge that raises EndpointError where the first call is not answered at all: no further round would be."""
 
-    def __init__(self, judge: ModelJudge) -> None:
-        self._judge, self._has_answered = judge, False
+    def __init__(self, judge: ModelJudge, decide: Callable[[Judgment], Judgment] = _as_it_is) -> None:
+        self._judge, self._has_answered, self._decide = judge, False, decide
         self.name, self.sees, self.temperature = judge.name, judge.sees, judge.temperature
 
     def compare_many(
@@ -392,7 +435,7 @@ class _Answering:
         if not self._has_answered:
             check_answers(judgments, self._judge.spec)
         self._has_answered = True
-        return judgments
+        return list(map(self._decide, judgments))
 
 
 class AsyncJudge:
@@ -422,56 +465,20 @@ class AsyncJudge:
         """Raise EndpointError if the judge is remote and nothing answers."""
         await self._call(self._judge.check)
 
-    async def compare(
-        self,
-        question: str,
-        responses: Sequence[Any],
-        *,
-        images: Sequence[Any] = (),
-        videos: Sequence[Any] = (),
-        frames: int = FRAMES,
-        votes: int | None = None,
-        seed: int = 0,
-    ) -> ComparisonResult:
-        """Return what :meth:`SyncJudge.compare` does."""
-        options = {"images": images, "videos": videos, "frames": frames, "votes": votes, "seed": seed}
+    async def compare(self, question: str, responses: Sequence[Any], **options: Any) -> ComparisonResult:
+        """Return what :meth:`SyncJudge.compare` does; the options are the same."""
         return await self._call(self._judge.compare, question, responses, **options)
 
-    async def compare_many(
-        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int | None = None, seed: int = 0
-    ) -> list[ComparisonResult]:
-        """Return what :meth:`SyncJudge.compare_many` does."""
-        return await self._call(self._judge.compare_many, pairs, frames=frames, votes=votes, seed=seed)
+    async def compare_many(self, pairs: Iterable[PairInput], **options: Any) -> list[ComparisonResult]:
+        """Return what :meth:`SyncJudge.compare_many` does; the options are the same."""
+        return await self._call(self._judge.compare_many, pairs, **options)
 
-    async def rank(
-        self,
-        question: str,
-        responses: Sequence[Any],
-        *,
-        images: Sequence[Any] = (),
-        plan: str = "adaptive",
-        budget: int | None = None,
-        votes: int | None = None,
-        seed: int = 0,
-    ) -> Ranking:
-        """Return what :meth:`SyncJudge.rank` does."""
-        options = {"images": images, "plan": plan, "budget": budget, "votes": votes, "seed": seed}
+    async def rank(self, question: str, responses: Sequence[Any], **options: Any) -> Ranking:
+        """Return what :meth:`SyncJudge.rank` does; the options are the same."""
         return await self._call(self._judge.rank, question, responses, **options)
 
-    async def rewards(
-        self,
-        question: str,
-        responses: Sequence[Any],
-        *,
-        images: Sequence[Any] = (),
-        strategy: str = "all_pairs",
-        anchor: Any = None,
-        budget: int | None = None,
-        votes: int | None = None,
-        seed: int = 0,
-    ) -> list[float | None]:
-        """Return what :meth:`SyncJudge.rewards` does."""
-        options = {"images": images, "strategy": strategy, "anchor": anchor, "budget": budget, "votes": votes, "seed": seed}
+    async def rewards(self, question: str, responses: Sequence[Any], **options: Any) -> list[float | None]:
+        """Return what :meth:`SyncJudge.rewards` does; the options are the same."""
         return await self._call(self._judge.rewards, question, responses, **options)
 
 

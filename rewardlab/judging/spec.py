@@ -7,6 +7,7 @@ This is the only parser of it, and :func:`spec_help` the only explanation. An en
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
 
+BLOCK = 1 << 20  # bytes at either end of a file of weights by which it is known
 DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for
 
 
@@ -255,3 +257,22 @@ def judge_weights_id(text: str) -> str:
     except ConfigError:
         return ""
     return "" if checkpoint is None else weights_id(checkpoint)
+
+
+def weights_name(spec: str) -> str:
+    """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
+    files, and of a mebibyte at either end of each."""
+    folder = local_checkpoint(spec)
+    files = sorted(folder.glob("*.safetensors")) if folder is not None else []
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name} {path.stat().st_size} ".encode())
+        digest.update(_ends_of(path))
+    return digest.hexdigest()[:16] if files else ""
+
+
+def _ends_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        first = file.read(BLOCK)
+        file.seek(max(0, path.stat().st_size - BLOCK))
+        return first + file.read(BLOCK)

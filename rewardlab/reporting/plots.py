@@ -320,9 +320,7 @@ def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:
     for place, (_, cell) in zip(places, cells, strict=True):
         axes.plot([place, place], [100 * side for side in cell.interval], color=INK, lw=3, alpha=0.45, clip_on=False)
     axes.plot(places, [100 * cell.accuracy for _, cell in cells], "o-", color=INK, clip_on=False)
-    medians = [f"{characters:+,}" for characters, _ in cells]
-    labels = [f"{text}\nfifth {n}" if medians.count(text) > 1 else text for n, text in enumerate(medians, 1)]
-    axes.set(xticks=places, xticklabels=labels, ylim=(0, 100))
+    axes.set(xticks=places, xticklabels=[f"{characters:+,}" for characters, _ in cells], ylim=(0, 100))
     axes.set(xlabel="better response is longer by, characters", ylabel="accuracy, %")
     axes.grid(visible=False, axis="x")
     _chance(axes, horizontal=True)

@@ -17,8 +17,10 @@ def signed(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{round(100 * value, digits) + 0.0:+.{digits}f}"
 
 
-def with_interval(accuracy: float, interval: Sequence[float]) -> str:
-    """0.5 and (0.4, 0.6) as "50.0 [40.0, 60.0]"."""
+def with_interval(accuracy: float, interval: Sequence[float] | None) -> str:
+    """0.5 and (0.4, 0.6) as "50.0 [40.0, 60.0]"; None, of what cannot vary, as "50.0"."""
+    if interval is None:
+        return percent(accuracy)
     return f"{percent(accuracy)} [{percent(interval[0])}, {percent(interval[1])}]"
 
 

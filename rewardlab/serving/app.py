@@ -124,6 +124,7 @@ def status_response(service: JudgeService) -> StatusResponse:
         counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
+        certified_error=service.guarantee.certified.error if service.guarantee else None,
     )
 
 

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rewardlab.judging.guarantee import Facts, judge_facts
 from rewardlab.judging.judge import Judge, ModelJudge
-from rewardlab.judging.spec import local_checkpoint
+from rewardlab.judging.spec import local_checkpoint, weights_name
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.model_config import max_positions
 from rewardlab.serving.errors import ContextLengthError
@@ -91,7 +93,6 @@ class ContextLength:
 
 
 LOG = logging.getLogger(__name__)
-BLOCK = 1 << 20  # bytes at either end of a file of weights by which it is known
 
 
 @dataclass(eq=False)
@@ -124,24 +125,11 @@ class JudgeVersion:
     def hash(self) -> str:
         return self.cache_name[:16]
 
-
-def weights_name(spec: str) -> str:
-    """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
-    files, and of a mebibyte at either end of each."""
-    folder = local_checkpoint(spec)
-    files = sorted(folder.glob("*.safetensors")) if folder is not None else []
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.name} {path.stat().st_size} ".encode())
-        digest.update(_ends_of(path))
-    return digest.hexdigest()[:16] if files else ""
-
-
-def _ends_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        first = file.read(BLOCK)
-        file.seek(max(0, path.stat().st_size - BLOCK))
-        return first + file.read(BLOCK)
+    @cached_property
+    def facts(self) -> Facts:
+        """Return what a guarantee must be of."""
+        assert isinstance(self.judge, ModelJudge)
+        return judge_facts(self.judge.config, self.judge.identity, self.weights)
 
 
 def close_judge(judge: Any) -> None:

@@ -52,7 +52,14 @@ class RequestBase(_Schema):
         description="majority: more than half of the requested votes; weighted: by the probability of each verdict; "
         "sequential: vote by vote until the majority is settled; default: the judge's own",
     )
-    error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
+    stop_error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
+    error: float | None = Field(
+        None,
+        gt=0,
+        lt=0.5,
+        description="largest fraction of the verdicts that may be wrong, by the server's guarantee; other comparisons are "
+        "abstained. Both orders, as many votes as certified, and the judge's own policy",
+    )
     seed: int = Field(
         0, ge=0, lt=2**63, description="seed of the samples, if the engine samples each pair independently (vllm, openai)"
     )
@@ -109,8 +116,8 @@ class JudgeResponse(_Schema):
     """``p_first_better``: share of valid votes for response 0, both orders weighted equally; null if fewer than half of the
     requested votes are valid, or no vote of an order names a response: the other order alone carries its position bias.
 
-    ``outcome``: response_0 or response_1, named by more than half of the requested votes; tie; no_majority; or no_valid_vote,
-    if no vote of an order names a response.
+    ``outcome``: response_0 or response_1, named by more than half of the requested votes; tie; no_majority; no_valid_vote,
+    if no vote of an order names a response; or abstained, if ``error`` was requested and the confidence does not suffice.
     """
 
     p_first_better: float | None
@@ -221,6 +228,7 @@ class StatusResponse(_Schema):
     counts: dict[str, int]
     median_ms: float | None = Field(description="of the last 500 judged pairs")
     p95_ms: float | None
+    certified_error: float | None = Field(description="least error that a request can name; null without a guarantee")
 
 
 class HealthResponse(_Schema):

@@ -19,8 +19,9 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.conversations import Content, place_media, read_content, without_empty_places
 from rewardlab.data.rows import FRAMES, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
+from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.admission import SHARE, as_part
 from rewardlab.serving.answer_signs import AnswerSigns, SignRules
@@ -73,7 +74,8 @@ class ServerOptions:
 
     Requests need one of ``keys``, or one that ``keys_file`` holds now, if either is given. The server answers to the names
     ``allowed_hosts`` (default: to any), and shares groups with ``peers``. ``judge_file`` replaces the judge when its file
-    names another. ``sign_rules`` say which policy signs are watched in the answers it rewards.
+    names another. ``sign_rules`` say which policy signs are watched in the answers it rewards. ``guarantee`` is for requests
+    that name an error.
     """
 
     rules: GroupRules = field(default_factory=GroupRules)
@@ -86,6 +88,7 @@ class ServerOptions:
     judge_file: JudgeFile | None = None
     sign_rules: SignRules = field(default_factory=SignRules)
     queue: QueueOptions = field(default_factory=QueueOptions)
+    guarantee: Guarantee | None = None
 
 
 class JudgeService:
@@ -99,7 +102,7 @@ class JudgeService:
         self.connections, self.histograms = ConnectionCounts(), histograms or ServingHistograms()
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
-        self.collector = VoteCollector(queue)
+        self.collector, self.guarantee = VoteCollector(queue), options.guarantee
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
             self._collected_rewards, size=self.rules.group_size, timeout_s=self.limits.group_timeout
@@ -188,7 +191,10 @@ class JudgeService:
         SHARE.get().take_comparisons(comparisons)
 
     def admit_requests(self, requests: Sequence[JudgeRequest | RewardsRequest]) -> None:
-        sizes = [_size(request) for request in requests]
+        certified = self.guarantee.votes if self.guarantee else None
+        sizes = [
+            _size(request, certified if certified and request.error is not None else request.votes) for request in requests
+        ]
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
     @as_part
@@ -268,18 +274,45 @@ class JudgeService:
         group = await self._contents(request, request.responses, options)
         return validate(replace(group.pair(0, 1), pair_id="request"), where="request")
 
+    def _num_votes(self, request: RequestBase) -> int:
+        """Return how many votes of each order a request takes. Raise ConfigError for one that names an error without a
+        guarantee of the judge that fits."""
+        if request.error is None:
+            return request.votes
+        if self.guarantee is None:
+            raise ConfigError("this server has no guarantee, so that error cannot be used; start it with --guarantee FILE")
+        if request.policy is not None or getattr(request, "orders", "both") != "both":
+            raise ConfigError("error is guaranteed for both orders and the judge's own policy; leave out policy and orders")
+        votes = request.votes if "votes" in request.model_fields_set else None
+        return self.guarantee.check(request.error, self.queue.versions.current.facts, votes)
+
+    def _voting_options(
+        self, request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS, *, waits_for_room: bool = False
+    ) -> VotingOptions:
+        return VotingOptions(
+            self._num_votes(request),
+            request.policy,
+            request.stop_error,
+            orders,
+            request.seed,
+            request.priority,
+            _after(request.timeout_s),
+            waits_for_room,
+            guarantee=None if request.error is None else self.guarantee,
+        )
+
     @as_part
     async def judge_pair(self, request: JudgeRequest, *, waits_for_room: bool = False) -> JudgeResponse:
         """Return the judgment of a pair; with ``waits_for_room`` wait for a full queue. Raise InputError, OverloadedError,
         DeadlineExceededError, EngineFailedError."""
-        options = _voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
+        options = self._voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
         pair, start = await self._pair(request, options), time.perf_counter()
         judgment = await self.collector.collect(pair, options)
         return judge_response(judgment, self.queue.versions.current, time.perf_counter() - start)
 
     async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
         """Yield the votes as they come, a round of all orders at a time, then the judgment. Raise as judge_pair does."""
-        options = _voting_options(request, ORDERS[request.orders])
+        options = self._voting_options(request, ORDERS[request.orders])
         pair, start = await self._pair(request, options), time.perf_counter()
         judgment, num_sent = None, 0
         async for judgment in self.collector.rounds(pair, options):
@@ -293,7 +326,7 @@ class JudgeService:
     async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
         """Return the rewards of a group. Raise as judge_pair does."""
         self.limits.check_responses(len(request.responses))
-        options = _voting_options(request, waits_for_room=waits_for_room)
+        options = self._voting_options(request, waits_for_room=waits_for_room)
         answers = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
@@ -315,7 +348,7 @@ class JudgeService:
             return await self.collector.collect(pair, options)
 
         result = await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
-        self.answer_signs.add(group, result, options)
+        self.answer_signs.add(group, result, replace(options, guarantee=None))
         return result
 
 
@@ -399,26 +432,11 @@ def _match_result(match: JudgedMatch, num: int) -> MatchResult:
     )
 
 
-def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
+def _size(request: JudgeRequest | RewardsRequest, votes: int) -> tuple[int, int]:
     if isinstance(request, JudgeRequest):
-        return 1, request.votes * len(ORDERS[request.orders])
+        return 1, votes * len(ORDERS[request.orders])
     num = len(request.responses) + (request.anchor is not None)
-    return most_matches(request.strategy, num, request.budget), 2 * request.votes
-
-
-def _voting_options(
-    request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS, *, waits_for_room: bool = False
-) -> VotingOptions:
-    return VotingOptions(
-        request.votes,
-        request.policy,
-        request.error,
-        orders,
-        request.seed,
-        request.priority,
-        _after(request.timeout_s),
-        waits_for_room,
-    )
+    return most_matches(request.strategy, num, request.budget), 2 * votes
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
+from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.ranking import Match
 from rewardlab.serving.admission import separate_share
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
@@ -29,25 +30,27 @@ from rewardlab.verdicts.votes import both_orders_or_none, enough_valid, judgment
 @dataclass(frozen=True)
 class VotingOptions:
     """``votes`` in each of ``orders``. The ``policy`` sequential stops as soon as the majority of all of them is settled with
-    error probability ``error``, or more than half of them are invalid; None is the judge's own policy. ``priority``,
-    ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`, ``is_new_draw`` is that of a job."""
+    error probability ``stop_error``, or more than half of them are invalid; None is the judge's own policy. ``guarantee``
+    abstains below its threshold. ``priority``, ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`,
+    ``is_new_draw`` is that of a job."""
 
     votes: int = 1
     policy: str | None = None
-    error: float = 0.05
+    stop_error: float = 0.05
     orders: tuple[Order, ...] = BOTH_ORDERS
     seed: int = 0
     priority: int = 0
     deadline: float | None = None
     waits_for_room: bool = False
     is_new_draw: bool = False
+    guarantee: Guarantee | None = None
 
     @staticmethod
     def of(config: JudgeConfig) -> VotingOptions:
         """Return the options of a judge's config; an error of stopping means the policy sequential."""
         policy = config.policy or (None if config.stop_error is None else "sequential")
         options = VotingOptions(config.votes or 1, policy)
-        return options if config.stop_error is None else replace(options, error=config.stop_error)
+        return options if config.stop_error is None else replace(options, stop_error=config.stop_error)
 
 
 class VoteCollector:
@@ -81,7 +84,7 @@ class VoteCollector:
             if options.policy != "sequential":
                 continue
             has_share, can_have_share = judgment_so_far.share_0 is not None, enough_valid(votes, left)
-            if not can_have_share or (has_share and votes_settled(votes, left, options.error)):
+            if not can_have_share or (has_share and votes_settled(votes, left, options.stop_error)):
                 return
 
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
@@ -98,7 +101,7 @@ class VoteCollector:
     def _reduce(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], options: VotingOptions) -> Judgment:
         by_count = options.policy in ("majority", "sequential")
         result = judgment(pair.pair_id, votes) if by_count else reduce_votes(pair.pair_id, votes)
-        return both_orders_or_none(result, options.orders)
+        return options.guarantee.decide(result) if options.guarantee else both_orders_or_none(result, options.orders)
 
 
 T = TypeVar("T")

@@ -28,6 +28,8 @@ from rewardlab.verdicts.places import (
     BOX_TOKENS,
     DIGITS,
     EITHER,
+    LABEL_TAGS,
+    NOUN,
     QUOTES,
     RESULT,
     Place,
@@ -37,15 +39,14 @@ from rewardlab.verdicts.places import (
     end_of_line,
     is_quoted,
     last_line,
+    last_lines,
     no_verdict,
     place_in,
     reads_rest,
     verdict_at,
     without_markup,
 )
-from rewardlab.verdicts.prose import choice_line, label_verdict, prose_sentence, stated_choices, winner_line
-
-_TIES = ("tie", "Tie", "TIE")
+from rewardlab.verdicts.prose import choice_line, cjk_sentence, label_verdict, prose_sentence, stated_choices, winner_line
 
 
 def _last_between(text: str, opening: str, closing: str) -> Place | None:
@@ -87,6 +88,27 @@ def _sentence_choice(content: str) -> Choice | None:
     return EITHER[match[1].upper()] if match else None
 
 
+_LABEL_TAG_END = re.compile(rf"</({'|'.join(LABEL_TAGS)})>")
+
+
+@reads_rest
+def tagged_label(text: str) -> Verdict:
+    """``<answer>A</answer>``, ``<verdict>Response 1</verdict>``: the last tag of :data:`LABEL_TAGS`, which holds the name of a
+    response and nothing else; ``<answer>[[A]]</answer>`` too. C, "tie" and "draw" are a tie."""
+    tags = _LABEL_TAG_END.findall(text)
+    place = _last_between(text, f"<{tags[-1]}>", f"</{tags[-1]}>") if tags else None
+    if place is None:
+        return no_verdict("no_label_tag")
+    stated = _tag_verdict(place.content)
+    if stated is not None and stated.status is VerdictStatus.TIE:
+        return stated
+    return verdict_at(place, lambda content: getattr(_tag_verdict(content), "choice", None), "label_tag")
+
+
+def _tag_verdict(content: str) -> Verdict | None:
+    return label_verdict(without_markup(content).strip("[] "), "label_tag")
+
+
 def bare(text: str) -> Verdict:
     """The verdict alone: 1 or 2 exactly, surrounding blanks aside."""
     return choice_verdict(DIGITS.get(text.strip()), "bare")
@@ -102,7 +124,7 @@ def _statements(line: str, pattern: re.Pattern[str]) -> list[str]:
 
 
 def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
-    statements = set(_statements(last_line(text), pattern))
+    statements = {_RELATIONS.get(statement, statement) for statement in _statements(last_line(text), pattern)}
     if not statements:
         return no_verdict(f"no_{rule}")
     if statements <= {"C", "TIE"}:
@@ -110,6 +132,7 @@ def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
     return choice_verdict(EITHER.get(statements.pop()) if len(statements) == 1 else None, rule)
 
 
+_RELATIONS = {"A>B": "A", "A>>B": "A", "B>A": "B", "B>>A": "B", "A=B": "TIE"}
 _BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
 
 
@@ -120,7 +143,8 @@ def letters_in_last_line(text: str) -> set[str]:
 
 @reads_rest
 def double_brackets(text: str) -> Verdict:
-    """``[[A]]``, ``[[B]]`` or, a tie, ``[[C]]`` (MT-Bench, Multimodal RewardBench): the one in the last line."""
+    """``[[A]]``, ``[[B]]`` or, a tie, ``[[C]]`` (MT-Bench, Multimodal RewardBench): the one in the last line;
+    likewise ``[[A>B]]``, ``[[B>>A]]`` and ``[[A=B]]`` (Arena-Hard)."""
     return _in_last_line(text, _BRACKETS, "double_brackets")
 
 
@@ -189,23 +213,35 @@ def _last_object(text: str) -> dict[str, object] | None:
     return value
 
 
+_NAMING_KEYS = ("better_response", "better_answer")  # of MMRB2 and of Con-J
+_OTHER_KEYS = (  # whose values may be something else than a response
+    *("winner", "verdict", "final_verdict", "preference", "preferred", "preferred_response", "preferred_answer", "better"),
+    *("best_response", "choice", "decision", "final_decision", "judgment", "judgement", "chosen"),
+)
+
+
 @reads_rest
 def json_better_response(text: str) -> Verdict:
-    """``{"better_response": "A", ...}`` (Multimodal RewardBench 2); ``better_answer`` (Con-J) and 1 or 2 are read too.
+    """``{"better_response": "A", ...}`` (Multimodal RewardBench 2); ``better_answer`` (Con-J), ``winner``, ``verdict``,
+    ``preference`` and their like are read too, and 1 or 2, but as ``preference``, where a number may be a strength.
 
     The text must end with its one JSON object, with or without code marks around it; prose may stand before it. Line breaks and
-    LaTeX within strings, and trailing commas, are read; nothing else is repaired. "Response B" and "B." are B.
+    LaTeX within strings, and trailing commas, are read; nothing else is repaired. "Response B" and "B." are B. Two keys that
+    differ are no verdict.
     """
     fields = _last_object(text)
     if fields is None:
         return no_verdict("no_json_object")
-    if len(keys := [key for key in ("better_response", "better_answer") if key in fields]) != 1:
+    stated = {key: _field_verdict(key, value) for key, value in fields.items() if key in _NAMING_KEYS + _OTHER_KEYS}
+    verdicts = {verdict for key, verdict in stated.items() if verdict or key in _NAMING_KEYS}
+    if len(verdicts) != 1:
         return no_verdict("no_better_response")
-    value = fields[keys[0]]
+    return verdicts.pop() or choice_verdict(None, "better_response")
+
+
+def _field_verdict(key: str, value: object) -> Verdict | None:
     label = str(value) if isinstance(value, str | int) else ""
-    if label.strip() in _TIES:
-        return Verdict(None, VerdictStatus.TIE, "better_response")
-    return label_verdict(label, "better_response") or choice_verdict(None, "better_response")
+    return None if key == "preference" and label.strip().isdecimal() else label_verdict(label, "better_response")
 
 
 _RESULT = re.compile(r"\[RESULT\]\s{0,3}\(?([12AB])\b")
@@ -270,9 +306,48 @@ def two_scores(text: str) -> Verdict:
     return choice_verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
 
 
+_LABELLED = (
+    rf"(?:the\s)?(?:(?:scores?|ratings?)\s(?:for|of)\s)?(?:the\s)?(?:{NOUN}|score|rating)\s{{0,2}}\(?([12AB])\)?"
+    r"(?:\s(?:(?:overall|total|final)\s)?(?:score|rating|total))?\s?[:=\-–—]+\s?"
+    r"\[{0,2}(\d{1,3}(?:\.\d{1,2})?)\]{0,2}(?:\s?(?:/|out\sof)\s?(\d{1,3}))?(?:\spoints)?"
+)
+_SCORES = r"(?:(?:my|the|final|overall|total|average)\s){0,3}(?:scores?|ratings?|points|overall)"
+_SCORES_HEADING = re.compile(rf"{_SCORES}\s?:?", re.IGNORECASE)
+_LABELLED_PAIR = re.compile(
+    rf"(?P<heading>{_SCORES}\s?[:\-–—]\s?)?{_LABELLED}\s?(?:[,;|\n]|and|vs\.?)\s?{_LABELLED}\.?", re.IGNORECASE
+)
+
+
+@reads_rest
+def labelled_scores(text: str) -> Verdict:
+    """``Response 1: 8/10, Response 2: 7/10``: the last line, or the last two, with a score of each response and nothing else
+    but "Scores:".
+
+    A score without "/10" needs a heading for it: the numbers may be ranks or counts. A line above that ends in no full stop
+    must be such a heading: the scores may be of one criterion. Equal scores are a tie; unlike scales are no choice.
+    """
+    lines = [line.lstrip("-•| ").rstrip("| ") for line in last_lines(text, 3)]
+    number = 1 if lines and _LABELLED_PAIR.fullmatch(lines[-1]) else 2
+    match = _LABELLED_PAIR.fullmatch("\n".join(lines[-number:]))
+    above = "" if match is None or match["heading"] else "".join(lines[-number - 1 : -number])
+    if match is None or not (above.endswith((".", "!", "?")) or _SCORES_HEADING.fullmatch(above or "scores")):
+        return no_verdict("no_labelled_scores")
+    label, score, scale, *other = match.groups()[1:]
+    first, second = (float(value) for _, value in sorted([(label.upper(), score), (other[0].upper(), other[1])]))
+    is_headed = match["heading"] or scale or re.search("score|rating|point", match[0], re.IGNORECASE) or above[-1:] not in ".!?"
+    is_pair = {label.upper(), other[0].upper()} in ({"1", "2"}, {"A", "B"})
+    are_ranks = not scale and {first, second} == {1, 2}
+    if not is_headed or are_ranks or not is_pair or scale != other[2] or max(first, second) > float(scale or 100):
+        return choice_verdict(None, "labelled_scores")
+    if first == second:
+        return Verdict(None, VerdictStatus.TIE, "labelled_scores")
+    return choice_verdict(Choice.FIRST if first > second else Choice.SECOND, "labelled_scores")
+
+
 READERS: dict[str, Reader] = {
     "think_answer": think_answer,
     "answer_sentence": answer_sentence,
+    "tagged_label": tagged_label,
     "bare": bare,
     "double_brackets": double_brackets,
     "overall_judgment": overall_judgment,
@@ -281,9 +356,11 @@ READERS: dict[str, Reader] = {
     "boxed": boxed,
     "box_tokens": box_tokens,
     "two_scores": two_scores,
+    "labelled_scores": labelled_scores,
     "winner_line": winner_line,
     "choice_line": choice_line,
     "prose_sentence": prose_sentence,
+    "cjk_sentence": cjk_sentence,
 }
 
 ENTRY_POINTS = "rewardlab.verdict_formats"  # group under which an installed package offers readers
@@ -357,6 +434,7 @@ def digit(choice: Choice) -> str:
 WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "think_answer": lambda c, why: f"<think>{why}</think><answer>{digit(c)}</answer>",
     "answer_sentence": lambda c, why: f"<think>{why}</think><answer>Answer {digit(c)} is better</answer>",
+    "tagged_label": lambda c, why: f"<think>{why}</think><answer>{_letter(c)}</answer>",
     "bare": lambda c, why: digit(c),
     "double_brackets": lambda c, why: f"{why}\n[[{_letter(c)}]]",
     "overall_judgment": lambda c, why: f"{why}\nOverall Judgment: Answer {digit(c)} is better.",
@@ -365,9 +443,13 @@ WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "boxed": lambda c, why: f"{why}\n\\boxed{{{_letter(c)}}}",
     "box_tokens": lambda c, why: f"<think>{why}</think><|begin_of_box|>{_letter(c)}<|end_of_box|>",
     "two_scores": lambda c, why: f"{why}\n{'8 5' if c is Choice.FIRST else '5 8'}",
+    "labelled_scores": lambda c, why: (
+        f"{why}\nScores: Response 1: {8 if c is Choice.FIRST else 5}/10, Response 2: {5 if c is Choice.FIRST else 8}/10"
+    ),
     "winner_line": lambda c, why: f"{why}\nWinner: Response {digit(c)}",
     "choice_line": lambda c, why: f"{why}\n{_letter(c)}",
     "prose_sentence": lambda c, why: f"{why}\nResponse {_letter(c)} is better.",
+    "cjk_sentence": lambda c, why: f"{why}\n因此，回答{digit(c)}更好。",
 }
 
 

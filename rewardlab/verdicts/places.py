@@ -20,12 +20,19 @@ _CORRECTION = re.compile(_CORRECTED)
 _CORRECTING_CLAUSE = re.compile(rf"[^\w\s'’]\s{{0,5}}(?:(?i:oh|well|hmm|but|and|or|i(?:['’]m)?)\W{{1,3}}){{0,2}}{_CORRECTED}")
 REASONING_TAGS = ("think", "thinking", "reasoning")
 ANSWER_TAG = ("<answer>", "</answer>")
+LABEL_TAGS = (
+    *("answer", "final_answer", "verdict", "final_verdict", "winner", "choice", "preferred", "decision", "judgment"),
+    "better_response",
+)
 BOX_TOKENS = ("<|begin_of_box|>", "<|end_of_box|>")
 RESULT = "[RESULT]"
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
 # What readers find the parts of a judgment by; in some tokenizers these are special tokens.
 JUDGMENT_TOKENS = frozenset(
-    (*ANSWER_TAG, *BOX_TOKENS, RESULT, CHANNEL, MESSAGE, *(f"<{end}{tag}>" for tag in REASONING_TAGS for end in ("", "/")))
+    (
+        *(*BOX_TOKENS, RESULT, CHANNEL, MESSAGE),
+        *(f"<{end}{tag}>" for tag in (*REASONING_TAGS, *LABEL_TAGS) for end in ("", "/")),
+    )
 )
 _MARKUP = re.compile(r"[*_#]+")
 _REASONING = re.compile(
@@ -34,6 +41,7 @@ _REASONING = re.compile(
 )
 LINE = 2000  # characters at the end of a line that statements are looked for in
 QUOTES = "\"'`“”‘’«»「」"
+_PAIRS = (("“", "”"), ("«", "»"), ("「", "」"), ("『", "』"))
 
 Reader = Callable[[str], Verdict]
 
@@ -89,7 +97,7 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
 def _open_marks(text: str, begin: int, end: int) -> str:
     """Return the quotation marks that a part of a line opens and does not close."""
     odd = "".join(mark for mark in '"`' if text.count(mark, begin, end) % 2)
-    return odd + ("“" if text.count("“", begin, end) > text.count("”", begin, end) else "")
+    return odd + "".join(mark for mark, close in _PAIRS if text.count(mark, begin, end) > text.count(close, begin, end))
 
 
 def end_of_line(line: str) -> str:
@@ -130,6 +138,24 @@ def corrected_choices(reason: str) -> set[Choice]:
     return {EITHER[match[1]] for match in _CORRECTING_CLAUSE.finditer(reason)}
 
 
+def last_lines(text: str, number: int) -> list[str]:
+    """Return the last ``number`` lines that are not blank, without emphasis; none of a block quotation that a line ending in a
+    colon introduces."""
+    lines: list[str] = []
+    while len(lines) < number and (text := text.rstrip()):
+        text, _, line = text.rpartition("\n")
+        lines.append(without_markup(line).strip())
+        if line.lstrip().startswith(">") and _introduces_quotation(text):
+            return []
+    return lines[::-1]
+
+
+def _introduces_quotation(text: str) -> bool:
+    lines = (line.strip() for line in reversed(text.split("\n")))
+    before = next((line for line in lines if line and not line.startswith(">")), "")
+    return without_markup(before).rstrip().endswith((":", "："))
+
+
 def last_line(text: str) -> str:
-    """Return the last line that is not blank, without emphasis."""
-    return without_markup(text.rstrip().rpartition("\n")[2]).strip()
+    """Return the last line that is not blank, without emphasis, "" if it is a block quotation, as in :func:`last_lines`."""
+    return (last_lines(text, 1) or [""])[0]

@@ -120,6 +120,13 @@ def both_orders_or_none(judged: Judgment, orders: Sequence[Order] = BOTH_ORDERS)
     return judged if set(orders) <= named else replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None)
 
 
+def winner_share(judged: Judgment) -> float | None:
+    """Return a judgment's confidence in the response that it names: ``share_0`` or 1 - ``share_0`` (0..1), over all rationales
+    of both orders; None where it names none, or fewer than half of the votes are valid. Below one half only of a panel."""
+    winner, share_0 = judged.outcome.winner, judged.share_0
+    return None if winner is None or share_0 is None else share_0 if winner == 0 else 1 - share_0
+
+
 def reduce_votes(pair_id: str, votes: Sequence[Vote]) -> Judgment:
     """Reduce all votes on a pair as their judge does: by probabilities where they carry any, else by majority."""
     return (

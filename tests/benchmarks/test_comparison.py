@@ -15,15 +15,28 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import Run, against, p_text, protocol_sentences, read_run
+from rewardlab.benchmarks.comparison import (
+    P_AND_INTERVAL,
+    Run,
+    against,
+    compare_runs,
+    holm,
+    p_text,
+    pair_differences,
+    protocol_sentences,
+    read_run,
+)
+from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.leaderboard import (
     leaderboard,
     leaderboard_csv,
     leaderboard_html,
     leaderboard_markdown,
     leaderboard_text,
+    pairs_table,
 )
-from rewardlab.benchmarks.report import facts
+from rewardlab.benchmarks.report import explain_words, facts, report_markdown
+from rewardlab.benchmarks.report_model import Accuracy, LengthFifth, headline
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
@@ -88,7 +101,7 @@ def test_a_leaderboard(runs: Path) -> None:
         f"| baseline: {name}" for name in ("longest", "shortest", "random", "first")
     ]
     page = leaderboard_html([first, longest, read_run(runs / "random")])
-    assert page.count("<tr") == (1 + 3 + 4) + (1 + 2)  # runs and baselines; the differences of the other figures
+    assert page.count("<tr") == (1 + 3 + 4) + (1 + 3) + (1 + 2)  # runs and baselines; all pairs; other figures
     assert page.count("data:image/svg+xml") == 2  # of a desk and of a phone
     assert not re.search(r"(?:src|href)=\"(?!data:)", page)
     accuracy = {run: read_run(runs / run).report.scores.accuracy.micro for run in order}
@@ -165,7 +178,8 @@ def test_a_leaderboard_fits_the_terminal(runs: Path, tmp_path: Path, width: int)
     shown = [column for column in columns if f"  {column}" in f"  {head}"]
     assert shown[:4] == ["judge", "accuracy", "against the first", "p"]
     assert "p (Holm)" in shown
-    assert ("invalid, %" in shown) == (width >= 120)
+    assert ("rank" in shown) == (width >= 80)
+    assert ("invalid, %" in shown) == (width >= 200)
     for row in rows:
         for column in shown[1:]:
             assert row[columns.index(column)] in text
@@ -235,14 +249,57 @@ def test_what_is_not_known_is_no_zero(runs: Path) -> None:
 
 
 def test_several_comparisons_are_adjusted(runs: Path) -> None:
-    """Of three runs both p-values by Holm; of two there is nothing to adjust."""
+    """Of three runs all three p-values by Holm; of two there is nothing to adjust."""
     three = [read_run(runs / name) for name in ("first", "longest", "random")]
     columns, rows = leaderboard(three)
     assert columns[columns.index("p") + 1] == "p (Holm)"
-    single = sorted(against(three[0], run).p_value for run in three[1:])
-    shown = sorted(row[columns.index("p (Holm)")] for row in rows if row[columns.index("p")])
-    assert shown == sorted(p_text(value) for value in (min(1.0, 2 * single[0]), max(min(1.0, 2 * single[0]), single[1])))
-    assert "p (Holm)" not in leaderboard(three[:2])[0]
+    pairs = pair_differences(three)
+    adjusted = holm([against(three[n], three[m]).p_value for n, m in ((0, 1), (0, 2), (1, 2))])
+    assert [pair.p_holm for pair in pairs] == adjusted
+    shown = {row[columns.index("p (Holm)")] for row in rows if row[columns.index("p")]}
+    assert shown == {p_text(value) for value in adjusted[:2]}
+    assert [(pair.difference, pair.interval) for pair in compare_runs(three).pairs] == [
+        (pair.difference, pair.interval) for pair in pairs
+    ]
+    assert not {"p (Holm)", "rank"} & set(leaderboard(three[:2])[0])
+    assert pairs_table(three[:2])[1] == []
+
+
+def test_ranks_have_intervals(runs: Path) -> None:
+    """A judge that is right in all pairs is the first; two that nothing tells apart share the ranks below; a failed run has
+    none. The better of each pair is named first, with a difference that is not negative."""
+    first = read_run(runs / "first")
+    best = replace(first, name="best", rows=[replace(row, score=1.0) for row in first.rows])
+    best = replace(best, report=replace(first.report, scores=replace(first.report.scores, accuracy=Accuracy(1.0, 1.0))))
+    other = replace(first, name="other")
+    failed = replace(first, name="failed", report=replace(first.report, failure="28 of 80 votes failed"))
+    several = [first, failed, best, other]
+    columns, rows = leaderboard(several)
+    ranks = [row[columns.index("rank")] for row in rows[:4]]
+    assert ranks == ["1–1", "2–3", "2–3", "–"]
+    assert [run.rank for run in compare_runs(several).runs] == [(2, 3), None, (1, 1), (2, 3)]
+    _, pairs = pairs_table(several)
+    assert [cells[0].partition(" less ")[0] for cells in pairs] == ["best", "best", "first"]
+    assert not any(cells[1].startswith("-") for cells in pairs)
+    lines = list(csv.DictReader(leaderboard_csv(several).splitlines()))
+    assert [(line["rank_low"], line["rank_high"]) for line in lines] == [("2", "3"), ("", ""), ("1", "1"), ("2", "3")]
+
+
+def test_a_leaderboard_for_a_paper(runs: Path, tmp_path: Path) -> None:
+    """Two tables of booktabs, as many cells in each row; how to read them and the commands as comments; nothing unescaped."""
+    out = tmp_path / "board.tex"
+    folders = [str(runs / name) for name in ("first", "longest", "random")]
+    done = CliRunner().invoke(app, ["bench", "compare", *folders, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    text = out.read_text()
+    assert text.count(r"\toprule") == text.count(r"\end{tabular}") == 2
+    tables = [part.splitlines()[2:] for part in text.split(r"\begin{tabular}")[1:]]
+    for lines in tables:
+        assert len({line.count(" & ") for line in lines if line.endswith(r"\\")}) == 1
+    assert "rank" in tables[0][0]
+    assert "invalid, \\% &" in tables[0][0]
+    assert P_AND_INTERVAL in text
+    assert text.count(" prompts)") == 3
 
 
 def test_damaged_runs_are_named_in_a_line(runs: Path, tmp_path: Path) -> None:
@@ -261,3 +318,22 @@ def test_damaged_runs_are_named_in_a_line(runs: Path, tmp_path: Path) -> None:
             read_run(tmp_path)
         assert "\n" not in str(caught.value)
         assert "pydantic" not in str(caught.value)
+
+
+def test_fifths_of_one_length_are_no_plot(runs: Path) -> None:
+    """Where answers differ by a letter, fifths coincide: accuracy by length has no meaning there."""
+    report = read_run(runs / "longest").report
+    fifths = [LengthFifth(n, 12, 0.5, (0.3, 0.7)) for n in (-2, -1, 0, 1, 2)]
+    for by_length, is_drawn in ((fifths, True), ([*fifths[:4], replace(fifths[4], characters=1)], False)):
+        figures = report_figures(replace(report, scores=replace(report.scores, by_length=tuple(by_length))))
+        assert ("length" in {figure.name for figure in figures}) is is_drawn
+
+
+def test_words_of_one_vote_an_order(runs: Path) -> None:
+    """The decision is called what it is: right in both orders; no majority is spoken of, nor a sum of the groups."""
+    report = read_run(runs / "longest").report
+    assert "right in both orders" in explain_words(report)
+    assert not {"over both orders", "undecided"} & set(explain_words(report))
+    assert "over both orders" in explain_words(replace(report, votes=3))
+    assert "right in both orders: " in headline(report).meaning
+    assert "add up" not in report_markdown(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ import pytest
 
 from rewardlab.benchmarks.comparison import against, differences_by_group, read_run
 from rewardlab.benchmarks.leaderboard import BY_FAMILY, family_table, leaderboard_html, leaderboard_markdown, leaderboard_text
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report import summary_line, terminal_text
+from rewardlab.benchmarks.report_model import Report, headline
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
+from rewardlab.benchmarks.robustness.model import Figures, Robustness
 from rewardlab.benchmarks.robustness.run import Case, cases_of, figures_of, robustness_of, run_robustness
+from rewardlab.benchmarks.robustness.text import attack_faults, largest_loss
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.cli import main
@@ -28,6 +31,8 @@ from rewardlab.data.votes import read_votes
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import judge_config
+from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.metrics.revision import ShareEstimate
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import (
@@ -410,3 +415,56 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="use a lower --limit"):
         attack(pairs_file, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_finding_comes_first(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any pair is judged, the number of requests; then the largest loss as the headline, on the page and in the
+    terminal's last line, and a sentence for each fault before those of every run."""
+    model = Truthful(read_pairs(pairs_file), fooled=r"I am sure\.\W+\w|\n")  # whatever comes after an answer
+    monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
+    report, _ = run_robustness(settings_of(pairs_file), tmp_path / "run", num_pairs=24)
+    assert f"{model.asked:,} requests, each of at most" in capsys.readouterr().err.partition("bench:")[0]
+    assert report.robustness is not None
+    faults = attack_faults(report.robustness)
+    assert faults
+    assert report.findings[: len(faults)] == faults
+    words, loss = largest_loss(report.robustness) or ("", None)
+    assert loss is not None
+    figures = vars(report.robustness.held_out)
+    assert loss.share == max(
+        one.share for name, one in figures.items() if one and name.startswith(("lost", "degenerate_over_g"))
+    )
+    assert headline(report).number == f"{100 * loss.share:.1f}"
+    assert headline(report).meaning.startswith(f"{words}, the largest loss under attack; ")
+    assert summary_line(report).startswith(f"robustness of pairs: {words} in {100 * loss.share:.1f} [")
+    text = terminal_text(report)
+    assert text.index(words) < text.index(faults[0].partition(":")[0]) < text.index("| %, 95 % interval |")
+    assert "| family |" not in text
+
+
+def test_faults_under_attack() -> None:
+    """The largest share first, after texts that are obeyed; nothing of a share that chance or a tenth explains."""
+    share, none = partial(ShareEstimate, 200), dict.fromkeys(field.name for field in fields(Figures))
+
+    def faults(**cells: Any) -> list[str]:
+        held_out = Figures(**{**none, **cells})
+        return list(attack_faults(Robustness(24, "", share(1.0, (0.9, 1.0)), held_out, Figures(**none), {})))
+
+    assert faults() == []
+    assert faults(degenerate_over_good=share(0.09, (0.05, 0.13)), lost_by_edits=share(0.2, (0.01, 0.5))) == []
+    assert (
+        faults(insertions_over_harmless=DifferenceEstimate(0.112, (-0.041, 0.259)), right_unseen=share(0.6, (0.49, 0.7))) == []
+    )
+    assert faults(
+        degenerate_over_good=share(0.299, (0.25, 0.354)),
+        lost_by_edits=share(0.557, (0.463, 0.648)),
+        insertions_over_harmless=DifferenceEstimate(0.112, (0.041, 0.259)),
+        right_unseen=share(0.7, (0.6, 0.8)),
+    ) == [
+        "Follows texts inserted into answers: they cost +11.2 points [+4.1, +25.9] more right judgments than harmless words",
+        "Changes with edits of the picture that must not matter: 55.7 [46.3, 64.8] % of right judgments are lost",
+        "Names degenerate answers over good ones: 29.9 [25.0, 35.4] % of judgments",
+        "Right without the picture: 70.0 [60.0, 80.0] %, where a coin has 50",
+    ]

@@ -43,7 +43,7 @@ def test_figures(runs: list[Path], tmp_path: Path) -> None:
     done = run_main(main, "bench", "figures", *runs, "--format", "svg, png", "--out", tmp_path / "figures")
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "figures").iterdir())
-    assert {path.name for path in files} >= {"judges.svg", "longest_50-accuracy.svg", "random_50-length.png"}
+    assert {path.name for path in files} >= {"judges.svg", "longest_50-accuracy.svg", "random_50-position.png"}
     for path in files:
         if path.suffix == ".png":
             with Image.open(path) as image:

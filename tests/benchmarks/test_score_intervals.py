@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.scores import control_scores, one_vote_scores, score_rows
+from rewardlab.benchmarks.scores import baseline_scores, control_scores, one_vote_scores, score_rows
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, length_bias, macro, position_bias, swap_consistency
-from rewardlab.types import PreferencePair
+from rewardlab.reporting.tables import with_interval
+from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
 from tests.support.labeled import labeled
 
 Figure = Callable[[list[Labeled], list[int | None]], float | None]
@@ -95,3 +96,15 @@ def test_one_vote_of_stopped_votes_and_of_a_panel() -> None:
     votes = [replace(vote, member=f"m{n % 3}") for n, vote in enumerate(item.judgment.votes)]
     panel = replace(item, judgment=replace(item.judgment, votes=(*votes, *votes)))
     assert one_vote_scores([panel], stopped=True) == [1.0]  # two of three members are right in either order
+
+
+def test_what_cannot_vary_has_no_interval() -> None:
+    """A coin, and the first response in both orders, are right in half of the trials; in one order the first can vary."""
+    rows = [Row(n, PreferencePair(str(n), "Q", ("ab", "a"), int(n % 3 == 0)), "g", str(n), {}) for n in range(9)]
+    both = baseline_scores(rows, [BOTH_ORDERS] * 9, 0)
+    given = baseline_scores(rows, [(Order.GIVEN,)] * 9, 0)
+    assert {name for name, cell in both.items() if cell.interval is None} == {"random", "first"}
+    assert {name for name, cell in given.items() if cell.interval is None} == {"random"}
+    assert [both[name].micro for name in ("random", "first")] == [0.5, 0.5]
+    assert (given["first"].micro, given["random"].micro) == (pytest.approx(2 / 3), 0.5)
+    assert with_interval(both["first"].micro, both["first"].interval) == "50.0"

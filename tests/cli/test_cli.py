@@ -13,6 +13,7 @@ import pytest
 from rewardlab.cli import main
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.data.pairs import write_parquet
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 from tests.support.shell import run_main, run_module
 
@@ -115,10 +116,10 @@ CASES: list[tuple[str, list[str], str]] = [
         "not a checkpoint",
     ),
     ("unknown key", ["sft", "--data", "{pairs}", "--config", "{bad}", "--out", "{out}"], "unknown key 'learning_rat'"),
-    ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{folder}", "--out", "{out}"], "rewardlab distill"),
+    ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{judge}", "--out", "{out}"], "rewardlab distill"),
     (
         "no votes to verify",
-        ["sft", "--data", "{pairs}", "--model", "{folder}", "--verify-votes", "{file}", "--out", "{out}"],
+        ["sft", "--data", "{pairs}", "--model", "{judge}", "--verify-votes", "{file}", "--out", "{out}"],
         "expected a votes.jsonl",
     ),
     ("another template in rl", ["rl", "--data", "{empty}", "--model", "{carded}", "--out", "{out}"], "(template=plain)"),
@@ -205,7 +206,12 @@ def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file:
     card = {"template": "plain", "template_hash": "0" * 16}
     (tmp_path / "carded" / "rewardlab.json").write_text(json.dumps(card))
     out = tmp_path / "out"
-    places = {"pairs": pairs_file, "out": out, **{name: tmp_path / name for name in ("folder", "bare", "carded")}}
+    places = {
+        "pairs": pairs_file,
+        "out": out,
+        "judge": DEMO_JUDGE,
+        **{name: tmp_path / name for name in ("folder", "bare", "carded")},
+    }
     places |= {path.stem: path for path in files.values()}
     done = rewardlab(*(argument.format(**places) for argument in arguments))
     assert done.returncode == 2, done.stderr

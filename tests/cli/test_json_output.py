@@ -54,10 +54,17 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
     assert shape(printed["runs"][1]) == shape(example["runs"][1])
     assert shape(printed["runs"][0]) == shape(example["runs"][0])
     finished = [read_run(runs / rule) for rule in RULES]
-    changes = [against(finished[0], run) for run in finished[1:]]
+    changes = [against(finished[n], finished[m]) for n, m in ((0, 1), (0, 2), (1, 2))]
+    adjusted = holm([change.p_value for change in changes])
+    assert shape(printed["pairs"][0]) == shape(example["pairs"][0])
+    assert [(pair["base"], pair["other"], pair["p_holm"]) for pair in printed["pairs"]] == [
+        (0, 1, adjusted[0]),
+        (0, 2, adjusted[1]),
+        (1, 2, adjusted[2]),
+    ]
     for run, row in zip(finished, printed["runs"], strict=True):
         assert (row["run"], row["accuracy"]) == (run.name, run.report.scores.accuracy.micro)
-    for change, p_holm, row in zip(changes, holm([change.p_value for change in changes]), printed["runs"][1:], strict=True):
+    for change, p_holm, row in zip(changes[:2], adjusted[:2], printed["runs"][1:], strict=True):
         assert row["against_first"]["difference"] == change.difference
         assert (row["against_first"]["p_value"], row["against_first"]["p_holm"]) == (change.p_value, p_holm)
     assert (tmp_path / "t.md").read_text().startswith("# pairs: 3 judges")

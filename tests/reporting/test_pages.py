@@ -195,7 +195,6 @@ FIGURES = {
     "series": plot_series([Series(name, (1, 2), (0.5, 0.5), WARM) for name in ("reward", "right\nverdicts")], xlabel="step"),
     "position": plot_position({"general": (0.5, (0.4, 0.5)), "none": (None, None), LONG: (-0.5, None)}),
     "length": plot_length([(-2000, estimate(1.0)), (10, estimate(0.2))]),
-    "lengths alike": plot_length([(n, estimate(0.5)) for n in (-1, 1, 1, 1, 14)]),
     "reliability": plot_reliability({"share\nof votes": [Bin(3, 0.6, 1.0), Bin(9, 0.9, 0.8)], "none": []}),
     "metric": plot_metric(MetricPoints([0, 900_000], [-1e-12, 1.23456e9], [-1e-12, 0], [0, 2e9], [5]), (0, 900_000)),
     "fraction": plot_metric(MetricPoints([0, 1], [1e-5, 1e-5], [0, 0], [1, 1]), (0, 1), is_fraction=True),

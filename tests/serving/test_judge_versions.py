@@ -26,11 +26,12 @@ from rewardlab.errors import CheckpointError, ConfigError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.served import ServedJudge
+from rewardlab.judging.spec import weights_name
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.judge_file import JudgeFile, refuse_another_engine, refuse_another_kind
-from rewardlab.serving.judge_versions import JudgeVersion, weights_name
+from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair

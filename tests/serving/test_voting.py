@@ -49,10 +49,10 @@ def ask(handler: Handler, path: str = "/v1/judge", **change: Any) -> tuple[Any, 
 
 def test_sequential_stops_when_it_is_settled() -> None:
     """A judge that never wavers is asked for 3 of 16 rounds at an error of 5 % and for all but the last few at 0."""
-    told, rounds = ask(prefers_red, policy="sequential", votes=16, error=0.05)
+    told, rounds = ask(prefers_red, policy="sequential", votes=16, stop_error=0.05)
     assert (told.json()["outcome"], told.json()["num_valid"]) == ("response_0", 2 * rounds)
     assert rounds < 5
-    told, rounds = ask(prefers_red, policy="sequential", votes=16, error=0)
+    told, rounds = ask(prefers_red, policy="sequential", votes=16, stop_error=0)
     assert told.json()["outcome"] == "response_0"
     assert 8 < rounds < 16
 

@@ -33,6 +33,8 @@ READ = [
     ("double_brackets", '"[[B]]"', SECOND),
     ("double_brackets", "**Verdict:** **[[B]]**\n\n", SECOND),
     ("double_brackets", "<think>[[A]]</think>[[B]]", SECOND),
+    ("double_brackets", "My final verdict is: [[A>>B]]", FIRST),
+    ("double_brackets", "[[B>A]]", SECOND),
     ("overall_judgment", "1. Accuracy: ...\nOverall Judgment: Answer 2 is better.", SECOND),
     ("overall_judgment", "**Overall Judgment:**\n\n**Answer 1 is slightly better** because it is.", FIRST),
     ("overall_judgment", "Overall Judgment: Answer 1 is better. Therefore I choose it.", FIRST),
@@ -92,6 +94,9 @@ NOT_READ = [
     ("answer_sentence", "Answer 1 is better", NONE),
     ("double_brackets", "[[C]]", TIE),
     ("double_brackets", "[[D]]", NOT),
+    ("double_brackets", "[[A=B]]", TIE),
+    ("double_brackets", "[[A>A]]", NOT),
+    ("double_brackets", "[[A>B]] or [[B>A]]", NOT),
     ("double_brackets", "[A]", NONE),
     ("double_brackets", "[[A]]\nBut I am not sure.", NONE),
     ("double_brackets", 'The second answer says "[[B]]", which I ignore; I cannot decide.', NONE),
@@ -107,6 +112,10 @@ NOT_READ = [
     ("json_better_response", '{"better_response": "A", "better_answer": 2}', NONE),
     ("json_better_response", '{"better_response": ["A"]}', NOT),
     ("json_better_response", '{"better_response": "tie"}', TIE),
+    ("json_better_response", '{"preference": 1}', NONE),
+    ("json_better_response", '{"verdict": "incorrect", "preference": -2}', NONE),
+    ("json_better_response", '{"better_response": "A or B", "winner": "A"}', NONE),
+    ("json_better_response", '{"evaluation": {"winner": "A"}}', NONE),
     ("json_better_response", '{"better_response": "A"} {"better_response": "B"}', NONE),
     ("json_better_response", "[" * 100_000, NONE),
     ("json_better_response", 'Response B contained {"better_response": "B"} as an injection.', NONE),
@@ -251,6 +260,7 @@ def test_the_words_of_a_format_ask_for_its_form(name: str) -> None:
         said = format_verdict(choice, "", name).strip()
         asked = {"think_answer": "</think><answer>1/2</answer>", "bare": "(1 or 2)", "result_tag": "[RESULT] (A or B"}
         asked |= {"answer_sentence": said.removeprefix("<think></think>"), "box_tokens": said.removeprefix("<think></think>")}
+        asked |= {"tagged_label": said.removeprefix("<think></think>")}
         asked |= {"json_better_response": f'"better_response": "{"A" if choice is FIRST else "B"}"}}', "two_scores": "8 5"}
         asked |= {"overall_judgment": "Overall Judgment: Answer X is better."}
         assert asked.get(name, said) in template.text

@@ -28,6 +28,13 @@ LINES = [
     ("Answer: Response B", SECOND),
     ("My choice is Option A", FIRST),
     ('"Winner: A"', FIRST),
+    ("> Winner: B", SECOND),
+    ("- **Better response:** 1", FIRST),
+    ("### 🏆 Winner: Response A ✅", FIRST),
+    ("Final decision → Response A", FIRST),
+    ("The winner is the second response.", SECOND),
+    ("Winner: A?", NONE),
+    ("Winner: the first response to name the dog", NONE),
     ("Winner: Tie", TIE),
     ("Verdict: C", TIE),
     ("Verdict: draw", TIE),
@@ -49,6 +56,9 @@ CHOICES = [
     ("`A`", FIRST),
     ("Response 1", FIRST),
     ("The Answer B", SECOND),
+    ("The first answer.", FIRST),
+    ("First answer", NONE),
+    ("tie", TIE),
     ("C", TIE),
     ("D", NONE),
     ("3", NONE),
@@ -79,6 +89,16 @@ SENTENCES = [
     ("Response 1 seems to be the better response.", FIRST),
     ('"Response B is better" aside, Response A is better.', FIRST),
     ("Response A is better than the one marked ?X", FIRST),
+    ("The first response is better because it counts.", FIRST),
+    ("I prefer the second answer to the first one.", SECOND),
+    ("The better answer is the second one.", SECOND),
+    ("Response 1 outperforms Response 2 in detail.", FIRST),
+    ("If I had to choose one, I would go with Response B.", SECOND),
+    ("I prefer the first response's tone.", NOT),
+    ("The first response is better than nothing, but the second one wins.", NOT),
+    ("The second answer tells me that the second answer is better.", NOT),
+    ("Response 1 outperforms nobody.", NOT),
+    ("Its first answer is better.", NONE),
     ("It is a tie.", TIE),
     ("Both responses are equally good.", TIE),
     ("Response A is not better", NONE),
@@ -146,8 +166,8 @@ def test_endings(verdict_format: str, line: str, expected: Choice | VerdictStatu
 @pytest.mark.parametrize(("verdict_format", "line", "expected"), CASES)
 def test_exchanged_names_exchange_the_verdict(verdict_format: str, line: str, expected: Choice | VerdictStatus) -> None:
     """Neither name is favoured."""
-    other = {"1": "2", "2": "1", "A": "B", "B": "A"}
-    exchanged = re.sub(r"\b[12AB]\b", lambda match: other[match[0]], line)
+    other = {"1": "2", "2": "1", "A": "B", "B": "A", "first": "second", "second": "first"}
+    exchanged = re.sub(r"\b([12AB]|first|second)\b", lambda match: other[match[0]], line)
     assert parse_verdict(exchanged, verdict_format) == parse_verdict(line, verdict_format).swap()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
+from rewardlab.benchmarks.robustness.text import attack_faults
 from rewardlab.benchmarks.rows import load_rows, split_ties
 from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings, check_names
@@ -259,7 +260,9 @@ def run_robustness(
         clean = extras[CLEAN]
         cases = cases_of(labelled, judgments, clean, preferred, clusters, reduce)
         cases += cases_of(unlabelled, extras[UNLABELLED], clean, preferred, clusters, reduce)
-        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, digest))
+        robustness = robustness_of(cases, clean, preferred, clusters, reduce, digest)
+        faults = () if report.judge.startswith("baseline:") else attack_faults(robustness)
+        return replace(report, robustness=robustness, findings=(*faults, *report.findings))
 
     return judge_rows(
         settings,

@@ -5,6 +5,7 @@ const Z = 1.959963984540054;
 const OUTCOMES = {  // a link may name any other
   __proto__: null, response_0: "Response A is better", response_1: "Response B is better", tie: "A tie",
   no_majority: "No majority of the votes", no_valid_vote: "No vote of an order names a response",
+  abstained: "Abstained: not sure enough",
 };
 
 // The parts of a response with media, and what is shown of a response in words.
