@@ -95,8 +95,9 @@ _MUCH = (
     r"notably|generally|substantially|strictly|therefore|thus|also|little|bit|lot|one|answer|response|more)\s){0,4}"
 )
 _STATEMENT = re.compile(
-    rf"\b{_NAME}\s(?:is|wins\b|outperforms\b|seems\sto\sbe|appears\sto\sbe)\s?{_MUCH}"
-    r"(?:(?:better|best|superior|preferred|preferable|stronger|winner)\b(?!-)|(?<=wins|orms)|(?<=wins\s|orms\s))"
+    rf"\b{_NAME}\s(?:is|wins\b|outperforms\b(?=\s(?:the\sother|{NOUN}))|seems\sto\sbe|appears\sto\sbe)\s?{_MUCH}"
+    r"(?:(?:better(?!\s\w{1,20}(?:ed|en)\b)|best|superior|preferred|preferable|stronger|winner)\b(?!-)"
+    r"|(?<=wins|orms)|(?<=wins\s|orms\s))"
     rf"|\bI\s(?:would\s|do\s|also\s|strongly\s|slightly\s|clearly\s)?(?:prefer|choose|pick|select|favou?r|go\swith|vote\sfor)\s"
     rf"{_NAME.replace('name', 'picked')}"
     rf"|\b(?:better|winner|preferred|superior|best)(?:\s(?:response|answer|one|of\sthe\stwo))?\sis\s"
@@ -128,7 +129,8 @@ _DENIAL = re.compile(
 _DENIED_THAT = re.compile(rf"(?:{_DENIAL.pattern}).*\bthat\b", re.IGNORECASE)
 _CLAUSE_GOES_ON = re.compile(r"[,;:.!?—–(]|\b(?:because|since|as|while|whereas|for|than|but|and|so|due)\b", re.IGNORECASE)
 _DENIAL_WITHIN = re.compile(  # "in no respect", "by nobody", "less than the other"
-    r"\b(?:not|no|none|nobody|nothing|never|neither|hardly|cannot|less|least|last|avoided|ignored|random|opposite|by\s(?:the\s)?"
+    r"\b(?:not|no|none|nobody|nothing|never|neither|hardly|cannot|less|least|last|worse|worst|inferior|weaker|avoided|ignored|"
+    r"random|opposite|by\s(?:the\s)?"
     rf"(?:{NOUN}|other))\b|n't\b|^['’]s\b",
     re.IGNORECASE,
 )
