@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.data.ratings import UNNAMED, first_ratings, peoples_label
@@ -39,7 +40,7 @@ class RatedPair:
     ratings: Sequence[Rating]
     longer: int | None = None
 
-    @property
+    @cached_property
     def judge_choices(self) -> tuple[Hashable | None, ...]:
         """Return what each order says: 0, 1, a tie (its votes are even), or None without an answer."""
         return tuple(
@@ -47,11 +48,17 @@ class RatedPair:
             for outcome in order_outcomes(self.votes)
         )
 
-    @property
+    @cached_property
     def choices(self) -> dict[str, Hashable]:
         """Return each rater's choice, first ratings only, skipped ones left out; both kinds of tie are one."""
         rated = ((rating.rater, rating.choice) for rating in first_ratings(self.ratings))
         return {rater: Tie.TIE if isinstance(choice, Tie) else choice for rater, choice in rated if choice is not None}
+
+    @cached_property
+    def label(self) -> Hashable:
+        """Return what the ratings come to; both kinds of tie are one."""
+        choice = peoples_label(self.ratings).choice
+        return Tie.TIE if isinstance(choice, Tie) else choice
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
     judge = {str(pair.row): pair.judge_choices for pair in rated}
     names = {str(pair.row): pair.cluster for pair in rated}
     test = alternative_annotator_test(ratings, judge, epsilon=epsilon, clusters=names)
-    labels = [_label(pair.ratings) for pair in rated]
+    labels = [pair.label for pair in rated]
     with_label = [
         (choice, label, 1 / len(pair.judge_choices))
         for pair, label in zip(rated, labels, strict=True)
@@ -126,7 +133,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
         num_pairs=len(rated),
         num_ratings=sum(map(len, choices)),
         num_raters=len(ratings),
-        person=_of_ratings(rated, lambda pair, choice: float(choice == _label(pair.ratings))),
+        person=_of_ratings(rated, lambda pair, choice: float(choice == pair.label)),
         judge=mean_estimate([_share(pair.judge_choices, label) for pair, label in zip(rated, labels, strict=True)], clusters),
         others=_of_ratings(several, _with_others) if several else None,
         judge_with_one=_of_ratings(rated, lambda pair, choice: _share(pair.judge_choices, choice)),
@@ -140,11 +147,6 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
         length_bias=_difference([_length_bias(pair) for pair in rated], clusters),
         place_bias=_difference([_place_bias(pair) for pair in rated], clusters),
     )
-
-
-def _label(ratings: Sequence[Rating]) -> Hashable:
-    choice = peoples_label(ratings).choice
-    return Tie.TIE if isinstance(choice, Tie) else choice
 
 
 def _share(choices: Sequence[Hashable | None], of: Hashable) -> float:
@@ -165,8 +167,8 @@ def _of_ratings(pairs: Sequence[RatedPair], score: Callable[[RatedPair, Hashable
 
 
 def _group(pairs: Sequence[RatedPair]) -> GroupAgreement:
-    judge = [_share(pair.judge_choices, _label(pair.ratings)) for pair in pairs]
-    person = _of_ratings(pairs, lambda pair, choice: float(choice == _label(pair.ratings)))
+    judge = [_share(pair.judge_choices, pair.label) for pair in pairs]
+    person = _of_ratings(pairs, lambda pair, choice: float(choice == pair.label))
     return GroupAgreement(len(pairs), person, mean_estimate(judge, [pair.cluster for pair in pairs]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
@@ -21,6 +22,7 @@ from rewardlab.cli.options import (
     Out,
     RandomSeed,
     app,
+    certificate_app,
     columns_of,
     judge_of,
     refuse_run_keys,
@@ -153,6 +155,49 @@ def rank_command(options: RankOptions) -> None:
     if report["unjudged_rate"] == 1:
         typer.echo("no match could be judged: too few votes are valid, or no vote of an order names a response", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
+
+
+@certificate_app.command("write")
+def certificate_write(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `bench run` with the agreement of people.")],
+    out: Annotated[Optional[Path], typer.Option("--out", help="File to write. [default: RUN/certificate.json]")] = None,
+    attacked: Annotated[
+        Optional[Path], typer.Option("--attacked", help="Folder of a run of the same judge under attack (`NAME:attacked`).")
+    ] = None,
+) -> None:
+    """Write the certificate of a run's judge: config and weights, pairs, agreement with people, guarantee, robustness.
+
+    `rewardlab bench run pairs --labels labels.jsonl ...`, `rewardlab guarantee RUN --labels labels.jsonl`, then
+    `rewardlab certificate write RUN`. Its `id` is a hash of its content.
+    """
+    from rewardlab.benchmarks.certificate import CERTIFICATE, certificate_lines, make_certificate
+    from rewardlab.data.files import write_atomic
+
+    content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
+    write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    typer.echo("\n".join([*certificate_lines(content), f"written: {path}"]))
+
+
+@certificate_app.command("check")
+def certificate_check(
+    path: Annotated[Path, typer.Argument(help="The certificate, or a folder with a certificate.json.")],
+) -> None:
+    """Print a certificate. Exit status 1 if it was altered, or if the judge has other weights by now (stale).
+
+    The judge's checkpoint is looked for where the certificate names it. Weights behind an endpoint cannot be compared.
+    """
+    from rewardlab.benchmarks.certificate import certificate_lines, read_certificate, staleness
+    from rewardlab.errors import DataError
+
+    try:
+        content = read_certificate(path)
+    except DataError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.FINDING) from error
+    typer.echo("\n".join(certificate_lines(content)))
+    if why := staleness(content):
+        typer.echo(why, err=True)
+        raise typer.Exit(ExitCode.FINDING)
 
 
 @app.command("guarantee", rich_help_panel=JUDGING)

@@ -113,6 +113,8 @@ data_app = App(help="Build, check, clean and convert sets of preference pairs.")
 app.add_typer(data_app, name="data", rich_help_panel=DATA)
 bench_app = App(help="Benchmark judges, by each benchmark's official protocol and by ours.")
 app.add_typer(bench_app, name="bench", rich_help_panel=JUDGING)
+certificate_app = App(help="What was measured of a judge, bound to its weights: write it, and check that it still holds.")
+app.add_typer(certificate_app, name="certificate", rich_help_panel=JUDGING)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 CONFIG_HELP = "YAML of differences from the defaults: a file, or a name of `rewardlab configs list` such as rl/grpo or grpo."

@@ -465,6 +465,8 @@ def label_pairs(options: LabelOptions) -> None:
             raise ConfigError(f"--out {options.out}: has no {STORE}; run the command without --export first")
         _export_labels(LabelStore(options.out / STORE), options.out / LABELS)
         return
+    if options.repeat_every in (1, 2):
+        raise ConfigError(f"--repeat-every {options.repeat_every}: expected 3 or more, or 0 for no repetitions")
     check_port(options.host, options.port)
     lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     pairs = PairTable(options.data, images=options.images, frames=None, **allowances(options.allow))

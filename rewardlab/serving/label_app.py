@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import uvicorn
@@ -80,10 +81,11 @@ class Side(NamedTuple):
         text, kinds = self.text, {IMAGE_MARK: "image", VIDEO_MARK: "video"}
         for mark, media in ((VIDEO_MARK, self.videos), (IMAGE_MARK, self.images)):
             text = text if mark in text else mark * len(media) + text
-        numbers = {IMAGE_MARK: iter(range(len(self.images))), VIDEO_MARK: iter(range(len(self.images), 99))}
+        numbers = {IMAGE_MARK: count(), VIDEO_MARK: count(len(self.images))}
         pieces = [piece for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", text) if piece.strip()]
         return [
-            {kinds[piece]: f"{path}/{next(numbers[piece])}"} if piece in kinds else {"text": piece.strip()} for piece in pieces
+            {kinds[piece]: f"{path}/{next(numbers[piece])}"} if piece in kinds else {"text": piece.strip("\n")}
+            for piece in pieces
         ]
 
 
@@ -122,11 +124,14 @@ class LabelQueue:
 
     def _free(self, rater: str) -> Iterator[int]:
         """Yield the places of pairs that the rater has not rated, and too few others have rated or see now."""
-        now, most = time.monotonic(), self._rules.raters_per_pair
-        num_open = Counter(item.place for name, (item, at) in self._open.items() if name != rater and now - at < HOLD_S)
+        since, places = time.monotonic() - HOLD_S, defaultdict[int, set[str]](set)
+        for name, (item, at) in self._open.items():
+            if at > since:
+                places[item.place].add(name)
         for place in range(len(self._ids)):
-            raters = self._raters.get(place, ())
-            if rater not in raters and len(raters) + num_open[place] < most and place not in self._unreadable:
+            raters = self._raters.get(place, set())
+            others = (raters | places[place]) - {rater} if place in places else raters
+            if rater not in raters and len(others) < self._rules.raters_per_pair and place not in self._unreadable:
                 yield place
 
     def _phase(self, rater: str) -> int:

@@ -204,7 +204,7 @@ def test_commands_take_it(url: str, tmp_path: Path) -> None:
         main, "bench", "run", "pairs", "--data", tmp_path / "pairs.parquet", "--judge", url, "--out", tmp_path / "bench"
     )
     assert (done.returncode, "| micro average | 100.0 [0.0, 100.0] | 5" in done.stdout) == (0, True), done.stdout + done.stderr
-    assert "temperature, top p, most tokens: –, –, –" in done.stdout
+    assert "temperature, top p, most tokens: –, –, –" in (tmp_path / "bench" / "report.md").read_text()
     with pytest.raises(ConfigError, match="unknown judge"):
         open_generative_judge(url)
 

@@ -101,12 +101,17 @@ def test_raters_share_pairs_up_to_a_number(tmp_path: Path) -> None:
 
 
 def test_a_pair_left_open_is_free_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rater who has rated the pair and is done holds no second place of it."""
     queue, now = queue_of(tmp_path, 1, raters_per_pair=1), [0.0]
     monkeypatch.setattr("rewardlab.serving.label_app.time.monotonic", lambda: now[0])
     assert "item" in queue.show("ann")
     assert "summary" in queue.show("bob")
     now[0] = HOLD_S
     assert "item" in queue.show("bob")
+    queue = queue_of(tmp_path, raters_per_pair=2)
+    assert "summary" in rate(queue, "ann", queue.show("ann"))
+    assert "item" in queue.show("bob")
+    assert "summary" in queue.show("cy")
 
 
 def test_a_restart_continues(tmp_path: Path) -> None:
@@ -228,7 +233,7 @@ def test_two_raters_at_once(chromium: Any, tmp_path: Path) -> None:
         opened(chromium, url, PHONE, path=paths[1], has_touch=True, color_scheme="dark") as bob,
     ):
         for page in (ann, bob):
-            page.wait_for_function("document.querySelector('#side-0 img').naturalWidth === 40")
+            page.wait_for_function("document.querySelector('#side-0 img')?.naturalWidth === 40")
             assert page.evaluate(PALE) == []
         ann.keyboard.press("s")
         ann.get_by_label("Another reason").fill("I counted 3 sides")

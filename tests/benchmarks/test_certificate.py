@@ -1,0 +1,121 @@
+"""A certificate: every altered field shows, other weights are stale, another judge's evidence is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rewardlab.benchmarks.certificate import certificate_id, make_certificate, read_certificate
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import bench_settings
+from rewardlab.cli import app
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.spec import DEMO_JUDGE
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the packaged judge, copied to a folder of its own, on four pairs of three ratings each."""
+    folder = tmp_path_factory.mktemp("certificate")
+    shutil.copytree(DEMO_JUDGE, folder / "judge")
+    pairs = [{"pair_id": f"p{n}", "question": f"Question {n}?", "responses": [f"a {n}", f"b {n}"]} for n in range(4)]
+    ratings = [{"pair_id": f"p{n}", "rater": rater, "choice": (n + k) % 2} for n in range(4) for k, rater in enumerate("abc")]
+    for name, lines in (("pairs", pairs), ("labels", ratings)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    more: dict[str, Any] = {"controls": (), "labels": folder / "labels.jsonl", "max_tokens": 8, "temperature": 0.0}
+    more["allow_without_images"] = True
+    run_bench(bench_settings("pairs", folder / "pairs.jsonl", f"hf:{folder / 'judge'}", **more), folder / "run")
+    return folder / "run"
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value in a JSON value that is no object and no list."""
+    if isinstance(value, dict | list) and value:
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path
+
+
+def test_any_altered_field_shows(run: Path, tmp_path: Path) -> None:
+    content = make_certificate(run, command="c")
+    path = tmp_path / "certificate.json"
+    places = list(leaves(content))
+    assert len(places) > 60
+    for place in places:
+        altered = json.loads(json.dumps(content))
+        *outer, last = place
+        inner = altered
+        for key in outer:
+            inner = inner[key]
+        inner[last] = "other" if inner[last] != "other" else "another"
+        path.write_text(json.dumps(altered))
+        with pytest.raises(DataError, match=r"altered|not a certificate"):
+            read_certificate(path)
+    path.write_text(json.dumps({**content, "extra": 1}))
+    assert CliRunner().invoke(app, ["certificate", "check", str(path)]).exit_code == 1
+
+
+def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
+    """The commands, on the run's folder; then one byte of the weights is another."""
+    runner = CliRunner()
+    done = runner.invoke(app, ["certificate", "write", str(run)])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "4 of pairs, 12 ratings" in said
+    assert "agreement with the label of all ratings: one person 66.7 [" in said
+    checked = runner.invoke(app, ["certificate", "check", str(run)])
+    assert checked.exit_code == 0, checked.output
+    content = read_certificate(run)
+    assert content["id"] == certificate_id(content)
+    assert content["agreement"]["num_raters"] == 3
+    [weights] = (run.parent / "judge").glob("*.safetensors")
+    kept, stat = weights.read_bytes(), weights.stat()
+    try:
+        weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        stale = runner.invoke(app, ["certificate", "check", str(run)])
+        assert stale.exit_code == 1
+        assert "stale: hf:" in stale.output
+        with pytest.raises(ConfigError, match="its weights have changed since the run"):
+            make_certificate(run)
+        weights.unlink()
+        gone = runner.invoke(app, ["certificate", "check", str(run)])
+        assert gone.exit_code == 1
+        assert "is not here to compare" in gone.output
+    finally:
+        weights.write_bytes(kept)
+        os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_what_is_no_evidence(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no run under attack"):
+        make_certificate(run, attacked=run)
+    (run / "guarantee.json").write_text(
+        json.dumps(
+            {
+                "certified": {
+                    **{"error": 0.05, "confidence": 0.9, "threshold": None, "num_labels": 4, "num_given": 0},
+                    **{"num_wrong": 0, "upper_bound": 1.0},
+                },
+                **{"judge": {"judge": "other"}, "votes": 1, "evidence": {}},
+            }
+        )
+    )
+    try:
+        with pytest.raises(ConfigError, match=r"guarantee\.json: is of another judge"):
+            make_certificate(run)
+    finally:
+        (run / "guarantee.json").unlink()
+    data, samples = tmp_path / "p.jsonl", tmp_path / "s.jsonl"
+    data.write_text('{"question": "q", "responses": ["a", "b"], "preferred": 0}\n')
+    samples.write_text('{"row": 0, "scores": [0.3, 0.7]}\n')
+    run_bench(bench_settings("pairs", data, f"replay:{samples}", controls=()), tmp_path / "plain")
+    with pytest.raises(DataError, match="has no agreement with people; run `rewardlab agree"):
+        make_certificate(tmp_path / "plain")
