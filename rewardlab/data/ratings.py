@@ -116,7 +116,7 @@ def first_ratings(ratings: Iterable[Rating]) -> tuple[Rating, ...]:
 
 @dataclass(frozen=True)
 class PeoplesLabel:
-    """What people's ratings of a pair come to: ``choice`` has more of the ratings than any other (a tie where two have as many;
+    """The label of a pair by people's ratings: ``choice`` has more of the ratings than any other (a tie where two have as many;
     None without a rating), ``agreement`` is its fraction (0..1) of ``num`` ratings, skipped ones left out."""
 
     choice: int | Tie | None
