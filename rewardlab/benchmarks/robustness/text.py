@@ -1,4 +1,4 @@
-"""What a report says of a run under attack: what is wrong, a sentence, the figures together, and the families."""
+"""The text of a report on a run under attack: faults, a sentence, the figures together, and the families."""
 
 from __future__ import annotations
 
