@@ -170,8 +170,9 @@ def certificate_write(
     `rewardlab bench run pairs --labels labels.jsonl ...`, `rewardlab guarantee RUN --labels labels.jsonl`, then
     `rewardlab certificate write RUN`. Its `id` is a hash of its content.
     """
-    from rewardlab.benchmarks.certificate import CERTIFICATE, certificate_lines, make_certificate
+    from rewardlab.benchmarks.certificate import make_certificate
     from rewardlab.data.files import write_atomic
+    from rewardlab.judging.certificate import CERTIFICATE, certificate_lines
 
     content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -186,8 +187,8 @@ def certificate_check(
 
     The judge's checkpoint is looked for where the certificate names it. Weights behind an endpoint cannot be compared.
     """
-    from rewardlab.benchmarks.certificate import certificate_lines, read_certificate, staleness
     from rewardlab.errors import DataError
+    from rewardlab.judging.certificate import certificate_lines, read_certificate, staleness
 
     try:
         content = read_certificate(path)

@@ -189,7 +189,8 @@ def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: 
     whole = [report for report in read if not report.robustness]  # accuracy on attacked pairs is not the judge's accuracy
     if whole:
         front["model-index"] = _model_index(repo, whole)
-    body = model_card_body(folder, repo, [line for report in read for line in _result_lines(report)])
+    lines = [*(line for report in read for line in _result_lines(report)), *_certificate_lines(folder)]
+    body = model_card_body(folder, repo, lines)
     notes = [] if front["license"] else ["no license stated: license=apache-2.0 (or another) puts it on the card"]
     notes += (
         [] if front["base_model"] else ["no base model stated: the checkpoint names none of the Hub; base_model=OWNER/NAME"]
@@ -198,6 +199,23 @@ def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: 
     notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
     stale = ["*.safetensors", "*.safetensors.index.json"]
     return HubUpload(folder, files, front, body, stale, readme_of(folder), changed, left_out, notes)
+
+
+def _certificate_lines(folder: Path) -> list[str]:
+    """Return the card's lines on the checkpoint's certificate, if it has one. Raise DataError for one that was altered,
+    CheckpointError for one of other weights."""
+    from rewardlab.judging.certificate import CERTIFICATE, certificate_lines, read_certificate
+    from rewardlab.judging.spec import weights_name
+
+    if not (folder / CERTIFICATE).exists():
+        return []
+    content, weights = read_certificate(folder), weights_name(f"hf:{folder}")
+    if content["judge"]["weights"] != weights:
+        raise CheckpointError(
+            f"{folder}/{CERTIFICATE}: is of the weights {content['judge']['weights']!r}, those of the folder are {weights!r}; "
+            "write a new one, or remove it"
+        )
+    return ["", *(f"- {line}" for line in certificate_lines(content))]
 
 
 def _files_of(folder: Path) -> tuple[list[str], list[str]]:

@@ -225,6 +225,15 @@ class ServeOptions:
             rich_help_panel=ENGINE,
         ),
     ] = None
+    certificate: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--certificate",
+            help="The certificate.json of `rewardlab certificate write` for this judge: /v1/certificate returns it, and "
+            "/v1/status its id.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None
     keys: Annotated[
         Optional[Path],
         typer.Option(
@@ -359,6 +368,7 @@ def _served(config: JudgeConfig) -> JudgeConfig:
 def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
     """Return the options of the server that do not depend on its judge. Raise ConfigError, DataError or OutputError."""
     from rewardlab.data.pair_table import PairTable
+    from rewardlab.judging.certificate import read_certificate
     from rewardlab.judging.guarantee import read_guarantee
     from rewardlab.serving.answer_signs import SignRules
     from rewardlab.serving.auth import KeysFile
@@ -378,18 +388,23 @@ def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
         peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
         sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), limits.check_rate),
         guarantee=read_guarantee(options.guarantee) if options.guarantee else None,
+        certificate=read_certificate(options.certificate) if options.certificate else None,
     )
 
 
 def _application(options: ServeOptions, server: ServerOptions, opened: GenerativeJudge) -> Starlette:
+    from rewardlab.judging.certificate import misfit
     from rewardlab.judging.guarantee import judge_facts
     from rewardlab.serving.app import create_app
     from rewardlab.serving.schedule import QueueOptions
     from rewardlab.serving.service import GroupRules
 
     limits = server.limits
+    facts = judge_facts(opened.config, opened.identity)
     if server.guarantee is not None:
-        server.guarantee.check(server.guarantee.certified.error, judge_facts(opened.config, opened.identity))
+        server.guarantee.check(server.guarantee.certified.error, facts)
+    if server.certificate is not None and (why := misfit(server.certificate, facts)):
+        raise ConfigError(f"{options.certificate}: is of another judge: {why}")
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8
     rules = GroupRules(options.strategy, group_size, joins_parts)

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Security
 from fastapi.responses import FileResponse, Response, StreamingResponse
@@ -125,6 +125,7 @@ def status_response(service: JudgeService) -> StatusResponse:
         median_ms=statistics.median(latencies) if latencies else None,
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
         certified_error=service.guarantee.certified.error if service.guarantee else None,
+        certificate=service.certificate["id"] if service.certificate else None,
     )
 
 
@@ -133,7 +134,7 @@ def _router() -> APIRouter:
 
 
 def state_routes(service: JudgeService) -> APIRouter:
-    """Return ``/health``, ``/ready``, ``/metrics``, ``/v1/status`` and ``/v1/models``."""
+    """Return ``/health``, ``/ready``, ``/metrics``, ``/v1/status``, ``/v1/certificate`` and ``/v1/models``."""
     router = _router()
 
     @router.get("/health", response_model_exclude_none=True)
@@ -173,6 +174,13 @@ def state_routes(service: JudgeService) -> APIRouter:
     async def status() -> StatusResponse:
         """Return the state of the queue and the engine, and the last latencies."""
         return status_response(service)
+
+    @router.get("/v1/certificate")
+    async def certificate() -> dict[str, Any]:
+        """Return the certificate of the judge that serves now; 404 without one, or once another judge serves."""
+        if service.certificate is None:
+            raise HTTPException(404, "no certificate fits the judge that serves; start the server with --certificate FILE")
+        return dict(service.certificate)
 
     @router.get("/v1/models")
     async def models() -> ModelList:

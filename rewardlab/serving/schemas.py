@@ -229,6 +229,7 @@ class StatusResponse(_Schema):
     median_ms: float | None = Field(description="of the last 500 judged pairs")
     p95_ms: float | None
     certified_error: float | None = Field(description="least error that a request can name; null without a guarantee")
+    certificate: str | None = Field(description="id of the judge's certificate (/v1/certificate); null without one that fits")
 
 
 class HealthResponse(_Schema):

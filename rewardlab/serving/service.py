@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +20,7 @@ from rewardlab.data.conversations import Content, place_media, read_content, wit
 from rewardlab.data.rows import FRAMES, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.certificate import misfit
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.judge import GenerativeJudge
@@ -75,7 +76,7 @@ class ServerOptions:
     Requests need one of ``keys``, or one that ``keys_file`` holds now, if either is given. The server answers to the names
     ``allowed_hosts`` (default: to any), and shares groups with ``peers``. ``judge_file`` replaces the judge when its file
     names another. ``sign_rules`` say which policy signs are watched in the answers it rewards. ``guarantee`` is for requests
-    that name an error.
+    that name an error, ``certificate`` of the judge that the server starts with.
     """
 
     rules: GroupRules = field(default_factory=GroupRules)
@@ -89,6 +90,7 @@ class ServerOptions:
     sign_rules: SignRules = field(default_factory=SignRules)
     queue: QueueOptions = field(default_factory=QueueOptions)
     guarantee: Guarantee | None = None
+    certificate: Mapping[str, Any] | None = None
 
 
 class JudgeService:
@@ -103,10 +105,17 @@ class JudgeService:
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee
+        self._certificate = options.certificate
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
             self._collected_rewards, size=self.rules.group_size, timeout_s=self.limits.group_timeout
         )
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """Return the certificate if it is of the judge that serves now."""
+        content = self._certificate
+        return content if content is not None and not misfit(content, self.queue.versions.newest.facts) else None
 
     @property
     def judge(self) -> GenerativeJudge:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.certificate import certificate_id, make_certificate, read_certificate
+from rewardlab.benchmarks.certificate import make_certificate
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.cli.push import checkpoint_upload
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.judging.certificate import certificate_id, misfit, read_certificate
 from rewardlab.judging.spec import DEMO_JUDGE
 
 
@@ -119,3 +121,18 @@ def test_what_is_no_evidence(run: Path, tmp_path: Path) -> None:
     run_bench(bench_settings("pairs", data, f"replay:{samples}", controls=()), tmp_path / "plain")
     with pytest.raises(DataError, match="has no agreement with people; run `rewardlab agree"):
         make_certificate(tmp_path / "plain")
+
+
+def test_the_model_card_has_it(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "judge"
+    shutil.copytree(run.parent / "judge", folder)
+    content = make_certificate(run)
+    assert not misfit(content, content["judge"])
+    (folder / "certificate.json").write_text(json.dumps(content))
+    body = checkpoint_upload(folder, "owner/name", [], {}).body
+    assert f"certificate {content['id']}" in body
+    other = {**content, "judge": {**content["judge"], "weights": "ab"}}
+    assert misfit(content, other["judge"]).startswith("its weights is")
+    (folder / "certificate.json").write_text(json.dumps({**other, "id": certificate_id(other)}))
+    with pytest.raises(CheckpointError, match="is of the weights 'ab'"):
+        checkpoint_upload(folder, "owner/name", [], {})

@@ -80,3 +80,19 @@ def test_others_of_a_batch_stand() -> None:
 
 def test_one_order_has_no_guarantee() -> None:
     assert "leave out policy and orders" in post("/v1/judge", guarantee(), responses=SURE, orders="given").json()["error"]
+
+
+def test_the_certificate_of_the_judge_that_serves() -> None:
+    """Returned whole, and named in the state; one of another judge is neither."""
+    engine = judge_of(wavers)
+    content = {"id": "ab12", "judge": {"config": {}, **judge_facts(engine.config, engine.identity)}}
+    with in_process(app_of(wavers, certificate=content)) as client:
+        assert client.get("/v1/certificate").json() == content
+        assert client.get("/v1/status").json()["certificate"] == "ab12"
+    other = {**content, "judge": {**content["judge"], "template": "other"}}
+    for none in (other, None):
+        with in_process(app_of(wavers, certificate=none)) as client:
+            answer = client.get("/v1/certificate")
+            assert answer.status_code == 404
+            assert "no certificate fits the judge that serves" in answer.text
+            assert client.get("/v1/status").json()["certificate"] is None

@@ -1,0 +1,89 @@
+"""A certificate of a judge: what was measured on which pairs and raters, bound to the judge's config and weights.
+
+It has a hash of its own content. ``certificate check`` recomputes it (altered), and compares the weights of a local
+checkpoint with those of the certificate (stale). A hash proves no author: sign the file with ``ssh-keygen -Y sign``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rewardlab.errors import DataError
+from rewardlab.judging.guarantee import Facts
+from rewardlab.judging.spec import weights_name
+from rewardlab.reporting.tables import percent, with_interval
+
+CERTIFICATE = "certificate.json"
+FORM = 1  # of the file
+
+
+def certificate_id(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (32 hex digits) of a certificate's content but its ``id``, as JSON with sorted keys."""
+    text = json.dumps({name: value for name, value in content.items() if name != "id"}, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def read_certificate(path: Path) -> dict[str, Any]:
+    """Return the certificate of a file, or of a folder with one. Raise DataError for another file, and for one whose content is
+    not that of its id: it was altered."""
+    file = path / CERTIFICATE if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("form") != FORM:
+            raise ValueError("no certificate of this form")
+        expected = certificate_id(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file}: not a certificate ({error}); expected that of `rewardlab certificate write`") from error
+    if content.get("id") != expected:
+        raise DataError(f"{file}: altered: its content has the id {expected}, not {content.get('id')!r}")
+    return content
+
+
+def staleness(content: Mapping[str, Any]) -> str:
+    """Return why a certificate no longer holds for the judge that it names, "" if it does as far as can be seen here. Weights
+    behind an endpoint cannot be seen."""
+    judge = content["judge"]
+    if not judge["weights"] or weights_name(judge["config"]["judge"]) == judge["weights"]:
+        return ""
+    now = weights_name(judge["config"]["judge"])
+    where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"
+    return f"stale: {judge['config']['judge']} {where}; the certificate is of {judge['weights']!r})"
+
+
+def certificate_lines(content: Mapping[str, Any]) -> list[str]:
+    """Return what a certificate says, in sentences."""
+    judge, agreement, guarantee = content["judge"], content["agreement"], content["guarantee"]
+    of = f"weights {judge['weights']}" if judge["weights"] else "weights behind an endpoint, which are not known"
+    person, own_figure = (
+        with_interval(agreement[name]["accuracy"], tuple(agreement[name]["interval"])) for name in ("person", "judge")
+    )
+    lines = [
+        f"certificate {content['id']}, {content['date']}",
+        f"judge {judge['config']['judge']}, {of}, config {judge['config_hash']}",
+        f"pairs: {content['pairs']['number']:,} of {content['pairs']['benchmark']}, {agreement['num_ratings']:,} ratings",
+        f"agreement with the label of all ratings: one person {person} %, the judge {own_figure} %",
+    ]
+    if agreement["winning_rate"] is not None:
+        rate, advantage = agreement["winning_rate"], agreement["advantage"]
+        lines.append(f"alternative annotator test: replaces {percent(rate, 0)} % of the raters, advantage {advantage:.2f}")
+    if guarantee and guarantee["certified"]["threshold"] is not None:
+        certified, covered = guarantee["certified"], guarantee["evidence"]["coverage"][0]
+        lines.append(
+            f"verdicts above a confidence of {certified['threshold']:.4f}: at most {100 * certified['error']:g} % wrong with a "
+            f"probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
+        )
+    if attacks := content["robustness"]:
+        lines.append(f"under attack: {attacks['num_pairs']:,} pairs")
+    return lines
+
+
+def misfit(content: Mapping[str, Any], facts: Facts) -> str:
+    """Return why a certificate is of another judge than that of ``facts``, "" if it is of this one."""
+    other = next((name for name in facts if content["judge"].get(name) != facts[name]), None)
+    if other is None:
+        return ""
+    return f"its {other.replace('_', ' ')} is {content['judge'].get(other)!r}, this judge's {facts[other]!r}"
