@@ -141,6 +141,7 @@ def passes(folder: Path, *tests: str) -> None:
     run(folder, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", "tests/repo/test_docs_pages.py", *tests)
 
 
+@pytest.mark.nightly
 def test_an_estimator(folder: Path) -> None:
     """The penalty of a response moves its group's advantages; one declared without KL in the reward refuses it."""
     follow(folder, ESTIMATOR, "an advantage estimator")
@@ -164,6 +165,7 @@ def test_a_benchmark(folder: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_reward_term(folder: Path) -> None:
     """A run with its key pays it and logs it: 0.5 x 1 / 4 for a judgment of four tokens without a verdict."""
     follow(folder, TERM, "a reward term")

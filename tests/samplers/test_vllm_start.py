@@ -28,7 +28,7 @@ def test_what_hinders_the_first_start(
     assert time.monotonic() - began < 15
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_start_that_fails_later_is_tried_again(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
