@@ -30,14 +30,7 @@ from tests.support.servers import running
 FOLDER = ROOT / "docs" / "pictures"
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 BOTH = ("judgment", "report", "ui", "leaderboard")  # light, and dark
-PLOTS = {  # plots by the start of their caption
-    "plot-accuracy": "Accuracy by group",
-    "plot-votes": "What more votes buy",
-    "plot-position": "Position",
-    "plot-length": "Length",
-    "plot-reliability": "Reliability",
-    "plot-abstaining": "Abstaining",
-}
+PLOTS = {"plot-votes": "What more votes buy"}  # plots by the start of their caption
 PICTURES = (*BOTH, *(f"{name}-dark" for name in BOTH), "run", "evaluation", *PLOTS)
 NUM_PAIRS, NUM_VOTES, SHOWN = 240, 5, 0
 COLORS = 256  # per picture; pages have few
@@ -71,16 +64,9 @@ def judge_pairs(work: Path, judges: dict[str, str]) -> None:
     for name, spec in judges.items():
         command = f"rewardlab bench run pairs --data pairs.parquet --judge {spec} --votes {NUM_VOTES} --out {name}"
         asks = not spec.startswith("baseline")
-        settings = bench_settings(
-            "pairs",
-            Path("pairs.parquet"),
-            spec,
-            votes=NUM_VOTES if asks else None,
-            template="plain" if spec.startswith("openai") else None,
-            max_tokens=128,
-            controls=(),
-            command=command,
-        )
+        keys = {"votes": NUM_VOTES, "max_tokens": 128} if asks else {}
+        keys |= {"template": "plain"} if spec.startswith("openai") else {}
+        settings = bench_settings("pairs", Path("pairs.parquet"), spec, controls=(), command=command, **keys)
         report, rows = run_bench(settings, Path(name))
         write_reports(report, rows, Path(name))
     Path("leaderboard.html").write_text(leaderboard_html([read_run(Path(name)) for name in judges]))
