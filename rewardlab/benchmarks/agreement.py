@@ -6,7 +6,8 @@ Ratings are in the benchmark's file (:attr:`rewardlab.types.PreferencePair.ratin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -198,9 +199,14 @@ def _difference(values: Sequence[float | None], clusters: Sequence[str]) -> Diff
     return DifferenceEstimate(sum(differences) / len(differences), difference_interval(differences, names))
 
 
-def check_labels(labels: Mapping[str, Sequence[Rating]], pair_ids: Collection[str], where: str) -> list[str]:
-    """Return a sentence on labels of pairs that were not judged. Raise DataError if no label is of a judged one."""
-    known = set(pair_ids)
+def check_labels(labels: Mapping[str, Sequence[Rating]], pair_ids: Sequence[str], where: str) -> list[str]:
+    """Return a sentence on labels of pairs that were not judged. Raise DataError if no label is of a judged one, or one is of
+    several."""
+    known = Counter(pair_ids)
+    if twice := next((pair_id for pair_id in labels if known[pair_id] > 1), None):
+        raise DataError(
+            f"{where}: labels pair {twice!r:.60}, and {known[twice]} judged pairs have that id; expected ids that differ"
+        )
     strangers = [pair_id for pair_id in labels if pair_id not in known]
     if len(strangers) == len(labels):
         raise DataError(
@@ -268,12 +274,12 @@ def rater_rows(scores: AgreementScores) -> list[tuple[str, ...]]:
     """Return a row for each rater who shares pairs with another."""
     return [
         (
-            one.rater,
-            f"{one.num_items:,}",
-            with_interval(one.rater_accuracy.accuracy, one.rater_accuracy.interval),
-            with_interval(one.judge_accuracy.accuracy, one.judge_accuracy.interval),
-            f"{one.advantage:.2f}",
-            "–" if one.p_value is None else "yes" if one.replaceable else "no",
+            rater.rater,
+            f"{rater.num_items:,}",
+            with_interval(rater.rater_accuracy.accuracy, rater.rater_accuracy.interval),
+            with_interval(rater.judge_accuracy.accuracy, rater.judge_accuracy.interval),
+            f"{rater.advantage:.2f}",
+            "–" if rater.p_value is None else "yes" if rater.replaceable else "no",
         )
-        for one in scores.raters
+        for rater in scores.raters
     ]

@@ -8,7 +8,6 @@ checkpoint. The threshold is certified by people's labels (:mod:`rewardlab.metri
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from rewardlab.benchmarks.agreement import check_labels
 from rewardlab.benchmarks.base import VOTES
-from rewardlab.benchmarks.comparison import logged_votes, read_run
+from rewardlab.benchmarks.comparison import logged_votes, read_plain_run, read_run
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.files import sha256_of
@@ -32,6 +31,7 @@ from rewardlab.metrics.calibration import basic_interval, expected_calibration_e
 from rewardlab.metrics.guarantee import certified_threshold, check_levels
 from rewardlab.metrics.intervals import Interval, mean_estimate
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, commit, weights_id
+from rewardlab.reporting.progress import log_line
 from rewardlab.types import Order, Tie, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, winner_share
 
@@ -181,9 +181,10 @@ def certify_run(
         check_levels(error, confidence)
     except ValueError as fault:
         raise ConfigError(f"{fault}; such as --error 0.05 --confidence 0.9") from fault
-    run = read_run(folder)
+    run = read_plain_run(folder)
     report = run.report
-    _check(folder, run.report.failure, run.report.orders, is_plain=not (report.robustness or report.listwise))
+    if report.orders != "both":
+        raise ConfigError(f"{folder}: has votes in the orders {report.orders!r}; expected orders=both")
     if report.stop_error is not None:
         raise ConfigError(f"{folder}: was sampled vote by vote; benchmark without stop_error, so that all pairs have all votes")
     identity, votes = identity_of_votes(folder / VOTES), dict(logged_votes(folder / VOTES))
@@ -193,7 +194,7 @@ def certify_run(
             f"{config.judge}: its weights have changed since the run; benchmark it again, and certify the new run"
         )
     rows = [*run.rows, *run.ties]
-    given = _labels(folder, rows, labels)
+    given = _labels(rows, labels)
     judged = {
         row.row: both_orders_or_none(reduce_logged_votes(row.pair_id, votes.get(row.row, []), report.judge)) for row in rows
     }
@@ -228,25 +229,13 @@ def certify_run(
     return Guarantee(certified, judge_facts(config, identity), report.votes, evidence)
 
 
-def _check(folder: Path, failure: str, orders: str, *, is_plain: bool) -> None:
-    if failure:
-        raise DataError(f"{folder}: the run failed ({failure}); the same `bench run` command retries its votes")
-    if not is_plain:
-        raise ConfigError(f"{folder}: a run under attack, or of several answers at once; expected a run on pairs")
-    if orders != "both":
-        raise ConfigError(f"{folder}: has votes in the orders {orders!r}; expected orders=both")
-
-
-def _labels(folder: Path, rows: list[RowScore], path: Path | None) -> Mapping[int, Label]:
+def _labels(rows: list[RowScore], path: Path | None) -> Mapping[int, Label]:
     """Return the label of each row that has one: those of the benchmark, or the plurality of the ratings of a file."""
     if path is None:
         return {row.row: Tie.TIE if row.preferred is None else row.preferred for row in rows}
     ratings = read_labels(path)
-    check_labels(ratings, [row.pair_id for row in rows], str(path))
-    if twice := [name for name, number in Counter(row.pair_id for row in rows).items() if number > 1 and name in ratings]:
-        raise DataError(
-            f"{path}: labels pair {twice[0]!r}, and {folder} has several pairs of that id; expected ids that differ"
-        )
+    for note in check_labels(ratings, [row.pair_id for row in rows], str(path)):
+        log_line(note)
     choices = {row.row: peoples_label(ratings[row.pair_id]).choice for row in rows if row.pair_id in ratings}
     return {row: choice for row, choice in choices.items() if choice is not None}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import VOTES
-from rewardlab.benchmarks.comparison import read_run
+from rewardlab.benchmarks.comparison import Run, read_plain_run, read_run
 from rewardlab.benchmarks.report_model import Report, json_form
 from rewardlab.benchmarks.settings import NO_ENGINES
 from rewardlab.config.judge import JudgeConfig
@@ -28,7 +28,7 @@ def make_certificate(folder: Path, *, attacked: Path | None = None, command: str
     Raise DataError for a run that failed or has no agreement with people, ConfigError for a guarantee or an attacked run of
     another judge, or weights that have changed since the run.
     """
-    report, facts = _judge_of(folder)
+    report, facts = _judge_of(read_plain_run(folder))
     if report.agreement is None:
         raise DataError(f"{folder}: has no agreement with people; run `rewardlab agree {folder} --labels FILE` first")
     content: dict[str, Any] = {
@@ -50,7 +50,7 @@ def make_certificate(folder: Path, *, attacked: Path | None = None, command: str
             raise ConfigError(f"{folder}/{GUARANTEE}: is of another judge; run `rewardlab guarantee {folder}` again")
         content["guarantee"] = json_form(guarantee)
     if attacked is not None:
-        other, of_other = _judge_of(attacked)
+        other, of_other = _judge_of(read_run(attacked))
         if other.robustness is None:
             raise DataError(f"{attacked}: is no run under attack; expected the folder of a `bench run NAME:attacked`")
         if (of_other["judge"], of_other["weights"]) != (facts["judge"], facts["weights"]):
@@ -60,13 +60,13 @@ def make_certificate(folder: Path, *, attacked: Path | None = None, command: str
     return {"id": certificate_id(content), **content}
 
 
-def _judge_of(folder: Path) -> tuple[Report, Mapping[str, Any]]:
+def _judge_of(run: Run) -> tuple[Report, Mapping[str, Any]]:
     """Return the report of a run, and what its judge is. Raise ConfigError if its weights have changed since the run."""
-    report, identity = read_run(folder).report, identity_of_votes(folder / VOTES)
+    report, identity = run.report, identity_of_votes(Path(run.name) / VOTES)
     if report.failure:
-        raise DataError(f"{folder}: the run failed ({report.failure}); the same `bench run` command retries its votes")
+        raise DataError(f"{run.name}: the run failed ({report.failure}); the same `bench run` command retries its votes")
     config = judge_config(JudgeConfig.model_validate(dict(report.judge_config)))
     is_local = JudgeSpec.parse(config.judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint is not None
     if is_local and judge_weights_id(config.judge) != identity.get("weights"):
-        raise ConfigError(f"{config.judge}: its weights have changed since the run {folder}, or are not here; run it again")
+        raise ConfigError(f"{config.judge}: its weights have changed since the run {run.name}, or are not here; run it again")
     return report, judge_facts(config, identity)

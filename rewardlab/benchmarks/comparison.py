@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
-from rewardlab.benchmarks.agreement import RatedPair, agreement_scores, check_labels
+from rewardlab.benchmarks.agreement import EPSILON, RatedPair, agreement_scores, check_labels
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
@@ -21,6 +22,7 @@ from rewardlab.data.votes import TIES_PASS, vote_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.accuracy import LEAST_BOTH
 from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, macro_interval, sign_flip_p
+from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import SAMPLING_KEYS
 from rewardlab.types import VerdictStatus, Vote
 
@@ -105,7 +107,7 @@ def short_names(folders: Sequence[str]) -> list[str]:
     return list(folders)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A finished run: its report, the score of each row with a better response, and those of ``ties``. ``images``: the hash of
     the images that the judge saw; "" where that cannot be compared, of a judge that does not look, and of videos, whose frames
@@ -201,26 +203,42 @@ def logged_votes(path: Path) -> Iterator[tuple[int, list[Vote]]]:
         raise DataError(f"{path}: not the votes of a run, or cut off ({type(error).__name__}: {str(error)[:100]})") from error
 
 
-def add_agreement(folder: Path, labels: Path | None, *, epsilon: float) -> Report:
+def read_plain_run(folder: Path) -> Run:
+    """Return the finished run on pairs in ``folder``. Raise DataError for one that failed, ConfigError for one under attack or
+    of several answers at once."""
+    run = read_run(folder)
+    if run.report.failure:
+        raise DataError(f"{folder}: the run failed ({run.report.failure}); the same `bench run` command retries its votes")
+    if run.report.robustness or run.report.listwise:
+        raise ConfigError(f"{folder}: a run under attack, or of several answers at once; expected a run on pairs")
+    return run
+
+
+def add_agreement(folder: Path, labels: Path | None, *, epsilon: float | None = None) -> Report:
     """Return the report of the finished run in ``folder`` with the agreement of its judge with people, and store it there.
 
-    ``labels``: a file of ratings; None: the run's report has the agreement already. Raise DataError for a run or labels that
-    cannot be read, and if no rating is of a judged pair.
+    ``labels``: a file of ratings; None: the run's report has the agreement already. ``epsilon`` as in
+    :func:`rewardlab.benchmarks.agreement.agreement_scores`; None: the report's, else :data:`EPSILON`. Raise DataError for a run
+    or labels that cannot be read, and if no rating is of a judged pair, and what :func:`read_plain_run` raises.
     """
-    run = read_run(folder)
+    run = read_plain_run(folder)
     if labels is None:
         if run.report.agreement is None:
             raise DataError(f"{folder}: its data has no ratings; give them with --labels FILE")
+        if epsilon not in (None, run.report.agreement.epsilon):
+            raise ConfigError(
+                f"{folder}: its report has an epsilon of {run.report.agreement.epsilon:g}; another needs --labels FILE"
+            )
         return run.report
     ratings, votes = read_labels(labels), dict(logged_votes(folder / VOTES))
     every = [*run.rows, *run.ties]
-    check_labels(ratings, [row.pair_id for row in every], str(labels))
+    for note in check_labels(ratings, [row.pair_id for row in every], str(labels)):
+        log_line(note)
+    if lost := [row.row for row in every if not votes.get(row.row)]:
+        raise DataError(f"{folder}/{VOTES}: has no votes of row {lost[0]}, which {SCORES} has; restore it, or run it again")
     scores = agreement_scores(
-        [
-            RatedPair(row.row, row.group, row.cluster, votes.get(row.row, ()), ratings.get(row.pair_id, ()), row.longer)
-            for row in every
-        ],
-        epsilon=epsilon,
+        [RatedPair(row.row, row.group, row.cluster, votes[row.row], ratings.get(row.pair_id, ()), row.longer) for row in every],
+        epsilon=EPSILON if epsilon is None else epsilon,
     )
     if scores is None:
         raise DataError(f"{labels}: every rating is skip; expected 0, 1, tie or both_bad")
@@ -316,7 +334,8 @@ class PairDifference:
         return self.other if self.difference > 0 else self.base
 
 
-def pair_differences(runs: Sequence[Run]) -> list[PairDifference]:
+@lru_cache(maxsize=1)  # tables and ranks of one command need the same ones
+def pair_differences(runs: tuple[Run, ...]) -> list[PairDifference]:
     """Return the differences of all pairs of the runs that did not fail. Raise ConfigError as :func:`against`."""
     whole = [n for n, run in enumerate(runs) if not run.report.failure]
     changes = {(n, m): against(runs[n], runs[m]) for n, m in combinations(whole, 2)}
@@ -385,7 +404,7 @@ def compare_runs(runs: Sequence[Run], different_protocols: Sequence[str] = ()) -
     """Return the comparison of runs with the first of them, and of all pairs. Raise ConfigError as :func:`against`."""
     base = runs[0]
     changes = {n: against(base, run) for n, run in enumerate(runs[1:], start=1)}  # refuses other rows, failed or not
-    pairs, num_ranked = pair_differences(runs), sum(not run.report.failure for run in runs)
+    pairs, num_ranked = pair_differences(tuple(runs)), sum(not run.report.failure for run in runs)
     adjusted = {pair.other: pair.p_holm for pair in pairs if pair.base == 0}
     return Comparison(
         benchmark=base.report.benchmark,

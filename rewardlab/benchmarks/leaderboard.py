@@ -77,7 +77,7 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
     the runs that failed, without figures, and the baselines, which any run of the same rows has. Runs are named by as much of
     their folders as tells them apart."""
-    pairs, num_ranked = pair_differences(runs), sum(not run.report.failure for run in runs)
+    pairs, num_ranked = pair_differences(tuple(runs)), sum(not run.report.failure for run in runs)
     adjusted = {pair.other: p_text(pair.p_holm) for pair in pairs if pair.base == 0}
     ranked = ranked_places(runs)
     names = dict(zip([run.name for run in runs], short_names([run.name for run in runs]), strict=True))
@@ -111,7 +111,7 @@ def pairs_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     fewer than three runs, where the leaderboard has them."""
     names, places = short_names([run.name for run in runs]), {n: place for place, n in enumerate(ranked_places(runs))}
     rows = []
-    for pair in pair_differences(runs) if len(runs) > 2 else []:
+    for pair in pair_differences(tuple(runs)) if len(runs) > 2 else []:
         better, worse = sorted((pair.base, pair.other), key=lambda n: places[n])
         low, high = pair.interval if better == pair.other else (-pair.interval[1], -pair.interval[0])
         change = _with_ends(DifferenceEstimate(abs(pair.difference), (low, high)))
@@ -439,7 +439,7 @@ def leaderboard_csv(runs: Sequence[Run]) -> str:
     changes = [
         None if run is runs[0] or run.report.failure or runs[0].report.failure else against(runs[0], run) for run in runs
     ]
-    pairs, num_ranked = pair_differences(runs), sum(not run.report.failure for run in runs)
+    pairs, num_ranked = pair_differences(tuple(runs)), sum(not run.report.failure for run in runs)
     adjusted = {pair.other: pair.p_holm for pair in pairs if pair.base == 0 and len(runs) > 2}
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

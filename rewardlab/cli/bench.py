@@ -448,14 +448,14 @@ class AgreeOptions:
         ),
     ] = None
     epsilon: Annotated[
-        float,
+        Optional[float],
         typer.Option(
             "--epsilon",
             min=0.0,
             max=1.0,
-            help="By how much the judge may fall behind a rater: 0.2 for experts, 0.1 for crowds.",
+            help="By how much the judge may fall behind a rater (default: 0.1): 0.2 for experts, 0.1 for crowds.",
         ),
-    ] = 0.1
+    ] = None
     require: Annotated[
         list[str],
         typer.Option(
@@ -484,7 +484,7 @@ def agree_command(options: AgreeOptions) -> None:
     write_atomic(options.run / "report.md", report_markdown(report))
     [part] = [part for part in report_parts(report) if part.title == "People"]
     typer.echo(json.dumps(report.to_json()["agreement"], indent=1) if options.as_json else part_markdown(part))
-    results = [check_report(report, one) for one in required]
+    results = [check_report(report, requirement) for requirement in required]
     for result in results:
         typer.echo(result.sentence, err=options.as_json or not result.is_met)
     if not all(result.is_met for result in results):

@@ -400,10 +400,9 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
     from rewardlab.serving.service import GroupRules
 
     limits = server.limits
-    facts = judge_facts(opened.config, opened.identity)
     if server.guarantee is not None:
-        server.guarantee.check(server.guarantee.certified.error, facts)
-    if server.certificate is not None and (why := misfit(server.certificate, facts)):
+        server.guarantee.check(server.guarantee.certified.error, judge_facts(opened.config, opened.identity))
+    if server.certificate is not None and (why := misfit(server.certificate, judge_facts(opened.config, opened.identity))):
         raise ConfigError(f"{options.certificate}: is of another judge: {why}")
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8

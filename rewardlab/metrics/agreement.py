@@ -108,16 +108,16 @@ def alternative_annotator_test(
         if items:
             others = [[choice for other, choice in by_item[item].items() if other != rater] for item in items]
             compared.append(_compare(rater, items, choices, judge, others, epsilon, [names.get(item, item) for item in items]))
-    tested = sorted((one for one in compared if one.p_value is not None), key=lambda one: one.p_value or 0.0)
+    tested = sorted((result for result in compared if result.p_value is not None), key=lambda result: result.p_value or 0.0)
     harmonic = sum(1 / rank for rank in range(1, len(tested) + 1))
     bound = LEVEL / harmonic / len(tested) if tested else 0.0  # Benjamini and Yekutieli (2001)
-    num_won = max((rank for rank, one in enumerate(tested, start=1) if (one.p_value or 0.0) <= rank * bound), default=0)
-    won = {one.rater for one in tested[:num_won]}
+    num_won = max((rank for rank, result in enumerate(tested, start=1) if (result.p_value or 0.0) <= rank * bound), default=0)
+    won = {result.rater for result in tested[:num_won]}
     return AlternativeAnnotatorTest(
         epsilon,
         num_won / len(tested) if tested else None,
-        sum(one.advantage for one in tested) / len(tested) if tested else None,
-        tuple(RaterAgreement(**{**vars(one), "replaceable": one.rater in won}) for one in compared),
+        sum(result.advantage for result in tested) / len(tested) if tested else None,
+        tuple(RaterAgreement(**{**vars(result), "replaceable": result.rater in won}) for result in compared),
     )
 
 

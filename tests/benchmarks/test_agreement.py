@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rewardlab.benchmarks.agreement import RatedPair, agreement_scores
 from rewardlab.benchmarks.comparison import add_agreement, read_run
 from rewardlab.benchmarks.mmrb2 import load_mmrb2
 from rewardlab.benchmarks.requirements import parse_requirement
+from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
@@ -103,6 +105,37 @@ def test_agree_gives_what_the_run_gives(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"pair_id": "q", "rater": "ann", "choice": 0}\n')
     with pytest.raises(DataError, match="none of its 1 pairs is among the 6 judged ones; the first is 'q'"):
         add_agreement(tmp_path / "plain", tmp_path / "other.jsonl", epsilon=0.1)
+    with pytest.raises(ConfigError, match=r"has an epsilon of 0\.1; another needs --labels FILE"):
+        add_agreement(tmp_path / "plain", None, epsilon=0.2)
+    result = add_agreement(tmp_path / "plain", labels, epsilon=0.2)
+    assert result.agreement is not None
+    assert (result.agreement.epsilon, add_agreement(tmp_path / "plain", None)) == (0.2, result)
+
+
+def test_agree_tells_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ratings of other pairs are counted; ids of several pairs, a failed run, one under attack and lost votes are refused."""
+    data, labels, judge = write(tmp_path)
+    run = tmp_path / "run"
+    report, _ = run_bench(bench_settings("pairs", data, judge, controls=(), labels=labels), run)
+    more = tmp_path / "more.jsonl"
+    more.write_text(labels.read_text() + '{"pair_id": "q", "rater": "ann", "choice": 0}\n')
+    add_agreement(run, more)
+    assert "ratings of 1 pairs that were not judged are left out" in capsys.readouterr().err
+    votes = (run / "votes.jsonl").read_text().splitlines(keepends=True)
+    (run / "votes.jsonl").write_text("".join(votes[:-1]))
+    with pytest.raises(DataError, match=r"has no votes of row 4, which scores\.jsonl has"):
+        add_agreement(run, labels)
+    scores = [json.loads(line) | {"pair_id": "p0"} for line in (run / "scores.jsonl").read_text().splitlines()]
+    (run / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scores))
+    with pytest.raises(DataError, match="labels pair 'p0', and 5 judged pairs have that id"):
+        add_agreement(run, labels)
+    (run / "report.json").write_text(json.dumps(replace(report, failure="HTTP 500").to_json()))
+    with pytest.raises(DataError, match=r"the run failed \(HTTP 500\)"):
+        add_agreement(run, labels)
+    data.write_text('{"question": "q", "responses": ["a good one", "b"], "preferred": 0}\n' * 4)
+    run_robustness(bench_settings("pairs", data, "baseline:first", controls=()), tmp_path / "attacked", num_pairs=4)
+    with pytest.raises(ConfigError, match="a run under attack"):
+        add_agreement(tmp_path / "attacked", labels)
 
 
 def test_what_needs_ratings_says_so(tmp_path: Path) -> None:

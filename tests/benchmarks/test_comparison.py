@@ -253,7 +253,7 @@ def test_several_comparisons_are_adjusted(runs: Path) -> None:
     three = [read_run(runs / name) for name in ("first", "longest", "random")]
     columns, rows = leaderboard(three)
     assert columns[columns.index("p") + 1] == "p (Holm)"
-    pairs = pair_differences(three)
+    pairs = pair_differences(tuple(three))
     adjusted = holm([against(three[n], three[m]).p_value for n, m in ((0, 1), (0, 2), (1, 2))])
     assert [pair.p_holm for pair in pairs] == adjusted
     shown = {row[columns.index("p (Holm)")] for row in rows if row[columns.index("p")]}
