@@ -295,6 +295,7 @@ class SyncJudge:
     ) -> None:
         self.engine, self._urls, self._video_policy = engine, urls or AllowedUrls(), video_policy
         self._guarantee = guarantee
+        self._facts = judge_facts(engine.config, engine.identity) if guarantee else {}  # of the weights as they were opened
 
     @property
     def spec(self) -> str:
@@ -400,9 +401,7 @@ class SyncJudge:
             return self._num_votes(votes), _as_it_is
         if self._guarantee is None:
             raise ConfigError(f"error={error:g} needs a guarantee: open_judge(..., guarantee=FILE), see `rewardlab guarantee`")
-        return self._guarantee.check(
-            error, judge_facts(self.engine.config, self.engine.identity), votes
-        ), self._guarantee.decide
+        return self._guarantee.check(error, self._facts, votes), self._guarantee.decide
 
     def _num_votes(self, votes: int | None) -> int:
         """Return how many votes to sample in each order: those of a call, else those of the judge's config, else one."""
