@@ -6,6 +6,7 @@ Ratings are in the benchmark's file (:attr:`rewardlab.types.PreferencePair.ratin
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,13 @@ from functools import cached_property
 from rewardlab.benchmarks.base import Row
 from rewardlab.data.ratings import UNNAMED, first_ratings, peoples_label
 from rewardlab.errors import DataError
-from rewardlab.metrics.agreement import RaterAgreement, alternative_annotator_test, cohens_kappa, krippendorffs_alpha
+from rewardlab.metrics.agreement import (
+    LEAST_ITEMS,
+    RaterAgreement,
+    alternative_annotator_test,
+    cohens_kappa,
+    krippendorffs_alpha,
+)
 from rewardlab.metrics.intervals import (
     AccuracyEstimate,
     DifferenceEstimate,
@@ -25,6 +32,7 @@ from rewardlab.metrics.intervals import (
 from rewardlab.metrics.ties import order_outcomes
 from rewardlab.reporting.tables import percent, signed, with_interval
 from rewardlab.types import Choice, Order, Outcome, Rating, Tie, Vote
+from rewardlab.verdicts.votes import reduce_votes, winner_share
 
 EPSILON = 0.1  # of the alternative annotator test: by how much a judge may fall behind a person
 FEWEST_RATINGS = 2  # of a pair, to compare people with each other
@@ -48,6 +56,11 @@ class RatedPair:
             outcome.winner if outcome.winner is not None else Tie.TIE if outcome is Outcome.TIE else None
             for outcome in order_outcomes(self.votes)
         )
+
+    @cached_property
+    def confidence(self) -> float:
+        """Return the judge's confidence over all votes (0..1); 0 where it names no response."""
+        return winner_share(reduce_votes("", self.votes)) or 0.0
 
     @cached_property
     def choices(self) -> dict[str, Hashable]:
@@ -79,7 +92,8 @@ class AgreementScores:
     ``person``: ratings that equal the label of the pair's ratings, the rating itself among them: the most to expect of a judge.
     ``judge``: the same of the judge. ``others``: two people's ratings of one pair that are equal, and ``judge_with_one``: judge
     and one person. ``alpha`` is Krippendorff's among people, ``kappa`` Cohen's of judge and label. ``groups`` are the
-    benchmark's groups; of pairs rated by two people or more, ``unanimous`` and ``divided`` ones too. ``winning_rate`` and
+    benchmark's groups; of pairs rated by two people or more, ``unanimous`` and ``divided`` ones too; and the thirds of the
+    judge's confidence. ``winning_rate`` and
     ``advantage`` are those of the alternative annotator test at ``epsilon``, with its ``raters``. ``length_bias``: how much
     more often the judge names the longer response than people do on the same pairs; ``place_bias``: the same of the response
     shown first, where the order of the ratings is known. None: nothing to compare.
@@ -130,6 +144,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
     for name, is_unanimous in (("unanimous", True), ("divided", False)):
         if picked := [pair for pair in several if (len(set(pair.choices.values())) == 1) is is_unanimous]:
             groups[name] = replace(_group(picked), person=None)
+    groups |= {f"confidence, {third} third": _group(picked) for third, picked in _thirds(rated)}
     return AgreementScores(
         num_pairs=len(rated),
         num_ratings=sum(map(len, choices)),
@@ -148,6 +163,16 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
         length_bias=_difference([_length_bias(pair) for pair in rated], clusters),
         place_bias=_difference([_place_bias(pair) for pair in rated], clusters),
     )
+
+
+def _thirds(pairs: Sequence[RatedPair]) -> list[tuple[str, list[RatedPair]]]:
+    """Return the pairs of the lowest, middle and highest third of the judge's confidence, equal ones in one third; nothing of
+    fewer than :data:`LEAST_ITEMS` pairs, or where all are equal."""
+    ranked = sorted(pair.confidence for pair in pairs)
+    cuts = [ranked[len(ranked) // 3 - 1], ranked[2 * len(ranked) // 3 - 1]] if len(pairs) >= LEAST_ITEMS else []
+    thirds = [[pair for pair in pairs if bisect_left(cuts, pair.confidence) == number] for number in range(3)]
+    named = [(name, third) for name, third in zip(("lowest", "middle", "highest"), thirds, strict=True) if third]
+    return named if len(named) > 1 else []
 
 
 def _share(choices: Sequence[Hashable | None], of: Hashable) -> float:

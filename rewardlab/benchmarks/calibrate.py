@@ -8,6 +8,7 @@ checkpoint. The threshold is certified by people's labels (:mod:`rewardlab.metri
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.data.ratings import peoples_label, read_labels
 from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.drift import DriftReference
 from rewardlab.judging.guarantee import Guarantee, judge_facts
 from rewardlab.judging.spec import JudgeSpec, judge_config, judge_weights_id
 from rewardlab.metrics.calibration import basic_interval, expected_calibration_error
@@ -226,7 +228,9 @@ def certify_run(
         "command": command,
         "commit": commit(),
     }
-    return Guarantee(certified, judge_facts(config, identity), report.votes, evidence)
+    of_prompts = {row.cluster: judged[row.row] for row in random.Random(seed).sample(rows, len(rows))}
+    reference = None if certified.threshold is None else DriftReference.of(list(of_prompts.values()))
+    return Guarantee(certified, judge_facts(config, identity), report.votes, evidence, reference)
 
 
 def _labels(rows: list[RowScore], path: Path | None) -> Mapping[int, Label]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.drift import DriftReference
 from rewardlab.judging.spec import JudgeSpec, weights_name
 from rewardlab.metrics.guarantee import CertifiedThreshold
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
@@ -40,13 +41,14 @@ class Guarantee:
     """Verdicts above ``certified.threshold``, of ``votes`` in each order, are wrong in a fraction ``certified.error`` at most.
 
     ``judge`` are the :func:`judge_facts` that it holds for, ``evidence`` what it was certified on: benchmark, labels, coverage,
-    command.
+    command; ``reference`` is the sketch that live comparisons are tested against, None without a threshold.
     """
 
     certified: CertifiedThreshold
     judge: Facts
     votes: int
     evidence: Mapping[str, Any]
+    reference: DriftReference | None = None
 
     def write(self, path: Path) -> None:
         """Write the file that :func:`read_guarantee` reads. Raises OutputError."""
@@ -102,7 +104,8 @@ def read_guarantee(path: Path) -> Guarantee:
         threshold = certified.threshold
         if threshold is not None and not 0.5 <= threshold <= 1:
             raise ValueError(f"its threshold is {threshold!r}")
-        guarantee = Guarantee(certified, **values)
+        sketch = values.pop("reference")
+        guarantee = Guarantee(certified, **values, reference=None if sketch is None else DriftReference(**sketch))
         if not isinstance(guarantee.judge, dict) or type(guarantee.votes) is not int or guarantee.votes < 1:
             raise ValueError("its judge or its votes are missing")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

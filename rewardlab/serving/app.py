@@ -126,6 +126,7 @@ def status_response(service: JudgeService) -> StatusResponse:
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
         certified_error=service.guarantee.certified.error if service.guarantee else None,
         certificate=service.certificate["id"] if service.certificate else None,
+        drift=dict(service.drift),
     )
 
 

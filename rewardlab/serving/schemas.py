@@ -230,6 +230,7 @@ class StatusResponse(_Schema):
     p95_ms: float | None
     certified_error: float | None = Field(description="least error that a request can name; null without a guarantee")
     certificate: str | None = Field(description="id of the judge's certificate (/v1/certificate); null without one that fits")
+    drift: dict[str, str] = Field(description="which of confidence, order agreement and questions left what was certified")
 
 
 class HealthResponse(_Schema):

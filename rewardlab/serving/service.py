@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 import time
@@ -21,6 +22,7 @@ from rewardlab.data.rows import FRAMES, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.certificate import misfit
+from rewardlab.judging.drift import DriftMonitor
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.judge import GenerativeJudge
@@ -52,7 +54,9 @@ from rewardlab.serving.schemas import (
 )
 from rewardlab.serving.voting import GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
+from rewardlab.verdicts.votes import reduce_votes
 
+LOG = logging.getLogger(__name__)
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
 
 
@@ -105,6 +109,7 @@ class JudgeService:
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee
+        self._drift: dict[str, DriftMonitor] = {}  # by key
         self._certificate = options.certificate
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
@@ -116,6 +121,12 @@ class JudgeService:
         """Return the certificate if it is of the judge that serves now."""
         content = self._certificate
         return content if content is not None and not misfit(content, self.queue.versions.newest.facts) else None
+
+    @property
+    def drift(self) -> Mapping[str, str]:
+        """Return what of the requests of the current key left what the guarantee was certified on, with a sentence each."""
+        monitor = self._drift.get(tenant_of_request())
+        return monitor.left if monitor else {}
 
     @property
     def judge(self) -> GenerativeJudge:
@@ -317,6 +328,7 @@ class JudgeService:
         options = self._voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
         pair, start = await self._pair(request, options), time.perf_counter()
         judgment = await self.collector.collect(pair, options)
+        self._watch(judgment, options)
         return judge_response(judgment, self.queue.versions.current, time.perf_counter() - start)
 
     async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
@@ -329,6 +341,7 @@ class JudgeService:
                 yield vote_result(vote)
             num_sent = len(judgment.votes)
         if judgment is not None:
+            self._watch(judgment, options)
             yield judge_response(judgment, self.queue.versions.current, time.perf_counter() - start)
 
     @as_part
@@ -358,7 +371,18 @@ class JudgeService:
 
         result = await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
         self.answer_signs.add(group, result, replace(options, guarantee=None))
+        if (first := next((match.judgment for match in result.matches if match.judgment is not None), None)) is not None:
+            self._watch(first, options)  # the others of the group are of the same prompt
         return result
+
+    def _watch(self, judgment: Judgment, options: VotingOptions) -> None:
+        """Compare the votes of a request with ``error`` with those that the guarantee was certified on, and log what left."""
+        if options.guarantee is None or options.guarantee.reference is None:
+            return
+        if (tenant := tenant_of_request()) not in self._drift:
+            self._drift[tenant] = DriftMonitor(options.guarantee.reference)
+        for sentence in self._drift[tenant].add(reduce_votes(judgment.pair_id, judgment.votes)):
+            LOG.warning("requests of key %r: %s", tenant, sentence)
 
 
 _SECRET_NAME = re.compile(r"(?:token|key|password|secret|authorization)$", re.IGNORECASE)

@@ -175,6 +175,22 @@ def test_an_order_without_an_answer_agrees_with_nobody() -> None:
     assert agreement_scores([RatedPair(0, "g", "c", votes((1, 1)), [Rating("ann", None)])]) is None
 
 
+def test_agreement_by_confidence() -> None:
+    """Thirds of pairs whose votes are even, even in one order, and all for response 1, as nine people of ten say."""
+    sides = [votes((1, 0)), [*votes((1, 1)), *votes((1, 0))], votes((1, 1))]
+    pairs = [RatedPair(n, "g", str(n), sides[n % 3], [Rating("ann", int(n // 3 % 10 > 0))]) for n in range(30)]
+    scores = agreement_scores(pairs)
+    assert scores is not None
+    thirds = {name: (group.n, group.judge.accuracy) for name, group in scores.groups.items() if name != "g"}
+    assert thirds == {
+        f"confidence, {name} third": (10, right) for name, right in (("lowest", 0.5), ("middle", 0.45), ("highest", 0.9))
+    }
+    for few in (pairs[:29], [replace(pair, votes=sides[0]) for pair in pairs]):
+        scores = agreement_scores(few)
+        assert scores is not None
+        assert [*scores.groups] == ["g"]
+
+
 MMRB2 = SHARED_DATA / "mmrb2"
 
 

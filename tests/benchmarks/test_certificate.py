@@ -106,7 +106,7 @@ def test_what_is_no_evidence(run: Path, tmp_path: Path) -> None:
                     **{"error": 0.05, "confidence": 0.9, "threshold": None, "num_labels": 4, "num_given": 0},
                     **{"num_wrong": 0, "upper_bound": 1.0},
                 },
-                **{"judge": {"judge": "other"}, "votes": 1, "evidence": {}},
+                **{"judge": {"judge": "other"}, "votes": 1, "evidence": {}, "reference": None},
             }
         )
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from rewardlab.judging.drift import DriftReference
 from rewardlab.judging.guarantee import Guarantee, judge_facts
 from rewardlab.metrics.guarantee import CertifiedThreshold
-from rewardlab.types import Message
+from rewardlab.types import Message, PreferencePair
 from tests.support.serving import app_of, in_process, judge_of
 
 CERTIFIED = CertifiedThreshold(0.05, 0.9, 0.7, 300, 250, 4, 0.04)
@@ -50,6 +51,24 @@ def test_a_verdict_or_abstained() -> None:
         assert told["rewards"] == [1.0, None, -1.0]
         told = client.post("/v1/rewards", json=ask[1]).json()
         assert (told["rewards"], told["num_failed"]) == ([None, None], 1)
+
+
+def test_traffic_that_leaves_what_was_certified(caplog: pytest.LogCaptureFixture) -> None:
+    """The state and, once, the log name what left; a group of responses counts as one comparison."""
+    certified = judge_of(wavers).compare(PreferencePair("", "Which?", ("good", "bad"), None), num_votes=3)
+    held = replace(guarantee(), reference=DriftReference.of([certified] * 200))
+    with in_process(app_of(wavers, guarantee=held)) as client:
+        for path, responses, left in (
+            ("/v1/judge", SURE, []),
+            ("/v1/rewards", [*UNSURE, "poor"], []),
+            ("/v1/judge", UNSURE, ["confidence"]),
+        ):
+            one = {"question": "Which?", "responses": responses, "error": 0.05}
+            assert client.post(f"{path}/batch", json=[one] * (2 if path == "/v1/rewards" else 12)).status_code == 200
+            drift = client.get("/v1/status").json()["drift"]
+            assert list(drift) == left
+    [logged] = [record.message for record in caplog.records if "left what was certified" in record.message]
+    assert logged.endswith(drift["confidence"])
 
 
 @pytest.mark.parametrize("path", ["/v1/judge", "/v1/rewards"])

@@ -48,7 +48,8 @@ async function showStatus() {
     ["Median", ms(status.median_ms)], ["95 % within", ms(status.p95_ms)],
     ["An engine call", status.counts.batches ? seconds(status.batch_seconds) : "–"],
     ...Object.entries(status.counts).map(([name, value]) => [sentence(name).slice(0, -1), value.toLocaleString("en")])]);
-  $("queue-note").textContent = "Times are of the last 500 judged pairs, counts since the start.";
+  const notes = ["times are of the last 500 judged pairs, counts since the start", ...Object.values(status.drift)];
+  $("queue-note").textContent = notes.map(sentence).join(" ");
   showSigns(status);
 }
 
