@@ -1,10 +1,11 @@
 """Does an endpoint see that its traffic leaves what was certified before the error of its verdicts passes the bound?
 
 The certified run is that of ``eval/guarantee.py``. ``python eval/drift.py --sets runs/drift --data
-runs/quickstart/demo/test.parquet --hard runs/quickstart_hard/demo/test.parquet`` writes shifted pairs, 250 of each set. Each is
-judged by ``rewardlab bench run pairs --judge prob:runs/quickstart/sft/final --data runs/drift/NAME.parquet --votes 8 --controls
-'' --out runs/drift/NAME``; the pairs ``weaker`` by ``prob:runs/quickstart/sft/checkpoint-400``. Then ``python eval/drift.py
---run runs/guarantee --shifts runs/drift`` (ten minutes) writes ``eval/results/drift.md`` and ``.json``.
+runs/quickstart/demo/test.parquet --hard runs/quickstart_hard/demo/test.parquet --judge runs/quickstart/sft/final`` writes
+shifted pairs, 250 of each set, and a judge with noise in its weights. Each set is judged by ``rewardlab bench run pairs --judge
+prob:runs/quickstart/sft/final --data runs/drift/NAME.parquet --votes 8 --controls '' --out runs/drift/NAME``, the set
+``weaker`` by ``prob:runs/drift/judge max_tokens=64``. Then ``python eval/drift.py --run runs/guarantee --shifts runs/drift``
+(ten minutes) writes ``eval/results/drift.md`` and ``.json``.
 
 A stream begins with comparisons of the certified run, drawn with replacement, and continues with those of a shift. Each has
 its own reference, as many comparisons of the run drawn with replacement.
@@ -16,6 +17,7 @@ import argparse
 import json
 import random
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
 
 from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.calibrate import certify_run
@@ -41,7 +45,8 @@ from rewardlab.types import Judgment, PreferencePair
 from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes, winner_share
 
 RESULTS = Path(__file__).parent / "results"
-ERROR, NUM, STREAMS, LONG, LONG_STREAMS, LIMIT = 0.05, 250, 100, 10_000, 200, 4000
+ERROR, NUM, STREAMS, LONG, LONG_STREAMS, LIMIT = 0.05, 250, 100, 10_000, 100, 2000
+NOISE = 0.03
 SETTINGS = {  # certified comparisons before the shift, and the share of later ones that is shifted
     **{f"Shifted after {start:,} comparisons": (start, 1.0) for start in (250, 1000, 2000)},
     "A quarter is shifted after 1,000 comparisons": (1000, 0.25),
@@ -54,12 +59,12 @@ SHIFTS = {
     "long": "two idle sentences after the worse answer",
     "blank": "grey pictures",
     "other": "the pictures of other pairs",
-    "weaker": "a checkpoint of half the training steps",
+    "weaker": "noise of 3 % in the weights",
 }
 
 
-def write_sets(folder: Path, data: Path, hard: Path) -> None:
-    """Write the shifted pairs of each set."""
+def write_sets(folder: Path, data: Path, hard: Path, judge: Path) -> None:
+    """Write the shifted pairs of each set, and a judge with noise of :data:`NOISE` of its weights' standard deviation."""
     dice = random.Random(0)
     some = dice.sample(list(PairTable(data)), NUM)
     texts = [attack for attack in attacks() if attack.kind != "image"]
@@ -73,6 +78,11 @@ def write_sets(folder: Path, data: Path, hard: Path) -> None:
     }
     for name, pairs in sets.items():
         write_parquet(pairs, folder / f"{name}.parquet")
+    shutil.copytree(judge, folder / "judge", dirs_exist_ok=True)
+    torch.manual_seed(0)
+    weights = load_file(judge / "model.safetensors")
+    noisy = {name: w + NOISE * w.std() * torch.randn_like(w) if w.dim() > 1 else w for name, w in weights.items()}
+    save_file(noisy, folder / "judge" / "model.safetensors", metadata={"format": "pt"})
 
 
 def _worse(pair: PreferencePair) -> str:
@@ -93,7 +103,7 @@ class Judged:
 
     @property
     def error(self) -> float:
-        return float(self.wrong.sum() / self.given.sum())
+        return float(self.wrong.sum() / max(1, self.given.sum()))
 
     def part(self, rows: Sequence[int], threshold: float) -> Judged:
         return Judged([self.judgments[n] for n in rows], self.right[list(rows)], threshold)
@@ -140,6 +150,8 @@ def shifted(
             for before, after in ((run.given, shift.given), (run.wrong, shift.wrong))
         )
         over = np.flatnonzero(wrong > ERROR * given)
+        if run.wrong[early].sum() > ERROR * run.given[early].sum():
+            over = over[:0]  # passed before the shift, by chance
         passed.append(int(over[0]) + 1 if over.size else None)
         clearly = (int(n) + 1 for n in over if 1 - at_most(int(wrong[n]) - 1, int(given[n]), ERROR) <= 0.1)
         significant.append(next(clearly, None))
@@ -237,11 +249,12 @@ def main() -> None:
     parser.add_argument("--sets", type=Path, help="folder to write the shifted pairs to")
     parser.add_argument("--data", type=Path, help="the pairs of the certified run")
     parser.add_argument("--hard", type=Path, help="the test pairs of the hard demonstration")
+    parser.add_argument("--judge", type=Path, help="the checkpoint of the certified run")
     parser.add_argument("--run", type=Path, help="the certified run")
     parser.add_argument("--shifts", type=Path, help="folder of the runs on the shifted pairs")
     options = parser.parse_args()
     if options.sets:
-        write_sets(options.sets, options.data, options.hard)
+        write_sets(options.sets, options.data, options.hard, options.judge)
         return
     page, results = study(options.run, options.shifts)
     write_atomic(RESULTS / "drift.md", page)
