@@ -46,7 +46,7 @@ from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes, winner_s
 
 RESULTS = Path(__file__).parent / "results"
 ERROR, NUM, STREAMS, LONG, LONG_STREAMS, LIMIT = 0.05, 250, 100, 10_000, 100, 2000
-NOISE = 0.03
+NOISE = 0.1
 SETTINGS = {  # certified comparisons before the shift, and the share of later ones that is shifted
     **{f"Shifted after {start:,} comparisons": (start, 1.0) for start in (250, 1000, 2000)},
     "A quarter is shifted after 1,000 comparisons": (1000, 0.25),
@@ -59,7 +59,7 @@ SHIFTS = {
     "long": "two idle sentences after the worse answer",
     "blank": "grey pictures",
     "other": "the pictures of other pairs",
-    "weaker": "noise of 3 % in the weights",
+    "weaker": "noise of 10 % in the weights",
 }
 
 
