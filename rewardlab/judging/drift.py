@@ -31,7 +31,7 @@ BOUNDS_LEVEL = 0.95  # probability over certified runs with which all upper boun
 QUANTILES, POWERS = (0.1, 0.3, 0.5), (0.3, 0.5, 0.7)  # of a measure, from the end that is tested; k of the calibrators
 BUCKETS = 1024  # of words, by hash
 RECENT = 50  # comparisons whose rate a sentence has
-CONFIDENCE, ORDERS, QUESTIONS = "confidence", "order agreement", "questions"
+KINDS = CONFIDENCE, ORDERS, QUESTIONS = "confidence", "order agreement", "questions"
 TAILS = {  # name: what leaves, the measure, 1 for low values and -1 for high ones, its weight in the mean of all, and words
     "low confidence": (CONFIDENCE, "confidence", 1, 0.5, "the confidence is below {:.4f}"),
     "high confidence": (CONFIDENCE, "confidence", -1, 0.1, "the confidence is above {:.4f}"),
@@ -53,9 +53,11 @@ class DriftReference:
     words: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a sketch of other tails or buckets."""
-        sizes = ({name: len(values) for name, values in of.items()} for of in (self.cuts, self.hits))
-        if any(size.keys() != TAILS.keys() for size in sizes) or len(self.words.split()) != BUCKETS or self.num < 1:
+        """Raise ValueError or TypeError for another sketch than :meth:`of` makes."""
+        sizes = [{name: len(values) for name, values in of.items()} for of in (self.cuts, self.hits)]
+        is_whole = sizes[0] == sizes[1] and sizes[0].keys() == TAILS.keys() and len(self.words.split()) == BUCKETS
+        finite = all(math.isfinite(cut) for cuts in self.cuts.values() for cut in cuts)
+        if not is_whole or not finite or not all(0 <= num <= self.num for hits in self.hits.values() for num in hits):
             raise ValueError("its reference is of another form")
 
     @classmethod

@@ -21,6 +21,7 @@ from prometheus_client.exposition import generate_latest
 
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import MediaError
+from rewardlab.judging.drift import KINDS
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.rewards.policy_signs import TRENDS
@@ -126,7 +127,7 @@ def status_response(service: JudgeService) -> StatusResponse:
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
         certified_error=service.guarantee.certified.error if service.guarantee else None,
         certificate=service.certificate["id"] if service.certificate else None,
-        drift=dict(service.drift),
+        drift=service.drift[tenant].left if tenant in service.drift else {},
     )
 
 
@@ -306,6 +307,11 @@ class ServiceCollector:
             ("ready", "whether a request is likely to be answered", float(queue.ready)),
         ):
             yield GaugeMetricFamily(f"rewardlab_{name}", description, value=value)
+        drift = GaugeMetricFamily("rewardlab_drift", "1 if requests of a key left what was certified", labels=["key", "what"])
+        for tenant, monitor in self._service.drift.items():
+            for kind in KINDS:
+                drift.add_metric([tenant, kind], float(kind in monitor.left))
+        yield drift
         yield from self._signs()
 
     def _signs(self) -> Iterator[Metric]:

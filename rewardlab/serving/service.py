@@ -109,7 +109,7 @@ class JudgeService:
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee
-        self._drift: dict[str, DriftMonitor] = {}  # by key
+        self.drift: dict[str, DriftMonitor] = {}  # of the requests of each key that named an error
         self._certificate = options.certificate
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
@@ -121,12 +121,6 @@ class JudgeService:
         """Return the certificate if it is of the judge that serves now."""
         content = self._certificate
         return content if content is not None and not misfit(content, self.queue.versions.newest.facts) else None
-
-    @property
-    def drift(self) -> Mapping[str, str]:
-        """Return what of the requests of the current key left what the guarantee was certified on, with a sentence each."""
-        monitor = self._drift.get(tenant_of_request())
-        return monitor.left if monitor else {}
 
     @property
     def judge(self) -> GenerativeJudge:
@@ -379,9 +373,9 @@ class JudgeService:
         """Compare the votes of a request with ``error`` with those that the guarantee was certified on, and log what left."""
         if options.guarantee is None or options.guarantee.reference is None:
             return
-        if (tenant := tenant_of_request()) not in self._drift:
-            self._drift[tenant] = DriftMonitor(options.guarantee.reference)
-        for sentence in self._drift[tenant].add(reduce_votes(judgment.pair_id, judgment.votes)):
+        if (tenant := tenant_of_request()) not in self.drift:
+            self.drift[tenant] = DriftMonitor(options.guarantee.reference)
+        for sentence in self.drift[tenant].add(reduce_votes(judgment.pair_id, judgment.votes)):
             LOG.warning("requests of key %r: %s", tenant, sentence)
 
 

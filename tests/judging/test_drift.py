@@ -73,3 +73,11 @@ def test_failed_votes_do_not_count(reference: DriftReference) -> None:
     monitor, one = DriftMonitor(reference), judged(random.Random(0), low=0.9, alike=0.0)
     failed = replace(one.votes[0], verdict=Verdict(None, VerdictStatus.ERROR))
     assert not any(monitor.add(replace(one, votes=(failed, one.votes[1]))) for _ in range(200))
+
+
+@pytest.mark.parametrize(
+    "change", [{"words": "1 2"}, {"cuts": {}}, {"num": 10}, {"hits": {}}, {"cuts": {"low confidence": ["a"]}, "hits": {}}]
+)
+def test_another_sketch_is_refused(reference: DriftReference, change: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        replace(reference, **change)

@@ -67,6 +67,7 @@ def test_traffic_that_leaves_what_was_certified(caplog: pytest.LogCaptureFixture
             assert client.post(f"{path}/batch", json=[one] * (2 if path == "/v1/rewards" else 12)).status_code == 200
             drift = client.get("/v1/status").json()["drift"]
             assert list(drift) == left
+            assert f'rewardlab_drift{{key="",what="confidence"}} {len(left)}.0' in client.get("/metrics").text
     [logged] = [record.message for record in caplog.records if "left what was certified" in record.message]
     assert logged.endswith(drift["confidence"])
 
