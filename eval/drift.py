@@ -45,7 +45,7 @@ from rewardlab.types import Judgment, PreferencePair
 from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes, winner_share
 
 RESULTS = Path(__file__).parent / "results"
-ERROR, NUM, STREAMS, LONG, LONG_STREAMS, LIMIT = 0.05, 250, 100, 10_000, 100, 2000
+ERROR, NUM, STREAMS, LONG, LONG_STREAMS, LIMIT = 0.05, 250, 100, 10_000, 200, 2000
 NOISE = 0.1
 SETTINGS = {  # certified comparisons before the shift, and the share of later ones that is shifted
     **{f"Shifted after {start:,} comparisons": (start, 1.0) for start in (250, 1000, 2000)},

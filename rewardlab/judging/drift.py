@@ -26,7 +26,7 @@ from rewardlab.metrics.ties import orders_differ
 from rewardlab.types import BOTH_ORDERS, Judgment
 from rewardlab.verdicts.votes import FAILED, in_order, winner_share
 
-RUN_LENGTH = 10_000  # comparisons to a false alarm, on average, at least
+RUN_LENGTH = 20_000  # comparisons to a false alarm, on average, at least
 BOUNDS_LEVEL = 0.95  # probability over certified runs with which all upper bounds of their rates hold
 QUANTILES, POWERS = (0.1, 0.3, 0.5), (0.3, 0.5, 0.7)  # of a measure, from the end that is tested; k of the calibrators
 BUCKETS = 1024  # of words, by hash
