@@ -213,7 +213,7 @@ def study(folder: Path, shifts: Path) -> tuple[str, dict[str, Any]]:
         }
         for words, shift in judged.items()
     }
-    alarms = " and ".join(f"{percent(rate)} % with {num:,}" for num, rate in results["false_alarms"].items())
+    alarms = " and ".join(f"{100 * rate:.1f} % with {num:,}" for num, rate in results["false_alarms"].items())
     lines = ["# Alarms where traffic leaves what was certified", ""]
     lines += [f"`{shlex.join(['python', *sys.argv])}`, commit {results['commit']}.", ""]
     lines += [f"The run gives {100 * run.given.mean():.1f} % of its verdicts, {100 * run.error:.1f} % of these are wrong, and"]

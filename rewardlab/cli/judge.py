@@ -222,7 +222,8 @@ def guarantee_command(
     `rewardlab guarantee runs/held_out --labels labels.jsonl`. Writes `guarantee.json` into the run's folder, bound to the
     judge, its weights, template, sampling and votes. The judge abstains from pairs below the threshold. One pair of each prompt
     counts, and a verdict on a pair that people call a tie is wrong. The labelled pairs must be a random sample. Use several
-    votes of each order: one rationale saturates its verdict.
+    votes of each order: one rationale saturates its verdict. The file has a sketch of the run, against which `rewardlab serve
+    --guarantee` tests its requests.
 
     **Exit status 1** if no threshold can be certified.
     """

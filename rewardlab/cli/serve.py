@@ -221,7 +221,7 @@ class ServeOptions:
         typer.Option(
             "--guarantee",
             help="The guarantee.json of `rewardlab guarantee` on a run of this judge, or the run's folder: requests may then "
-            "name an error, and get a verdict or `abstained`.",
+            "name an error, and get a verdict or `abstained`; /v1/status says where they leave what was certified.",
             rich_help_panel=ENGINE,
         ),
     ] = None

@@ -65,7 +65,7 @@ class DriftReference:
         """Return the sketch of judgments in both orders, one of each prompt."""
         words = [_words(judged) for judged in judgments]
         known = sum(words, Counter[int]())
-        rows = [_measures(judged, known, own) for judged, own in zip(judgments, words, strict=True)]
+        rows = [_measures(judged, known, counts) for judged, counts in zip(judgments, words, strict=True)]
         cuts, hits = {}, {}
         for name, (_, measure, sign, _, _) in TAILS.items():
             values = sorted((row[measure] for row in rows), reverse=sign < 0)
@@ -81,11 +81,11 @@ def _words(judged: Judgment) -> Counter[int]:
     return Counter(crc32(word.encode(errors="replace")) % BUCKETS for word in re.findall(r"\w{1,6}", text))
 
 
-def _measures(judged: Judgment, known: Counter[int], own: Counter[int]) -> dict[str, float]:
+def _measures(judged: Judgment, known: Counter[int], left_out: Counter[int]) -> dict[str, float]:
     """Return the measures of a judgment. ``surprise`` is the mean negative log-probability (nats) of its words by the ``known``
-    counts without its ``own``, add-one smoothed."""
-    words, total = _words(judged), known.total() - own.total() + BUCKETS
-    surprise = sum(num * math.log(total / (known[bucket] - own[bucket] + 1)) for bucket, num in words.items())
+    counts without those ``left_out``, add-one smoothed."""
+    words, total = _words(judged), known.total() - left_out.total() + BUCKETS
+    surprise = sum(num * math.log(total / (known[bucket] - left_out[bucket] + 1)) for bucket, num in words.items())
     return {
         "confidence": winner_share(judged) or 0.0,
         "agreement": float(orders_differ(judged.votes) is False),
@@ -122,7 +122,7 @@ class DriftMonitor:
     def add_measures(self, row: Mapping[str, float]) -> list[str]:
         """Do as :meth:`add` does, of the :meth:`measures` of a judgment."""
         self._num += 1
-        found = []
+        sentences = []
         for name, (kind, measure, sign, weight, _) in TAILS.items():
             cell = bisect_right(self._cuts[name], sign * row[measure])
             self._recent[name].append(cell)
@@ -131,8 +131,8 @@ class DriftMonitor:
                 self._values[name] = [(value + 1) * factor for value, factor in zip(self._values[name], factors, strict=True)]
                 if weight * math.fsum(self._values[name]) / len(POWERS) >= RUN_LENGTH:  # so the mean of all is
                     self.left[kind] = self._sentence(name)
-                    found.append(self.left[kind])
-        return found
+                    sentences.append(self.left[kind])
+        return sentences
 
     def _sentence(self, name: str) -> str:
         (kind, _, _, _, words), recent, reference = TAILS[name], self._recent[name], self._reference
