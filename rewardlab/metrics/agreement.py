@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rewardlab.metrics.intervals import AccuracyEstimate, cluster_numbers, mean_estimate, spread_of, student_tail
+from rewardlab.metrics.intervals import (
+    FEWEST_CLUSTERS,
+    AccuracyEstimate,
+    cluster_numbers,
+    mean_estimate,
+    spread_of,
+    student_tail,
+)
 
 Choices = Mapping[str, Hashable]  # of one rater, by item
 JudgeChoices = Mapping[str, Sequence[Hashable | None]]  # by item, one for each order shown
@@ -159,10 +166,11 @@ def _agreement(choices: Sequence[Hashable | None], others: Sequence[Hashable]) -
 
 def _p_value_below(values: np.ndarray, bound: float, clusters: Sequence[str]) -> float:
     """Return the one-sided p-value of the hypothesis that the mean of ``values`` is ``bound`` or more: Student's t over
-    clusters (:func:`rewardlab.metrics.intervals.spread_of`), which is the plain t-test if each value is its own cluster."""
+    clusters (:func:`rewardlab.metrics.intervals.spread_of`), which is the plain t-test if each value is its own cluster. 1 of
+    fewer than :data:`FEWEST_CLUSTERS`, which show nothing."""
     numbers = cluster_numbers(clusters, len(values))
     sums, counts = np.bincount(numbers, values), np.bincount(numbers).astype(float)
-    if counts.size < 2:
+    if counts.size < FEWEST_CLUSTERS:
         return 1.0
     squares = float(((values - values.mean()) ** 2).sum())
     spread = spread_of(sums, counts, squares, float(values.size))

@@ -59,13 +59,14 @@ def corrected_mean(
 ) -> CorrectedMean:
     """Return the three means. ``labels`` are people's scores (0..1) of the labelled pairs, ``judged`` the judge's scores of the
     same, ``unlabelled`` its scores of the other pairs; labelled pairs are a random sample of all. Raise ValueError unless there
-    are labels of four prompts or more, and one other pair.
+    are labels of four prompts or more, and one other pair, and for clusters of one part alone.
 
     The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1.
     """
     y, f, rest = (np.asarray(values, dtype=float) for values in (labels, judged, unlabelled))
-    named = clusters is not None and unlabelled_clusters is not None
-    every = [*(clusters or ()), *(unlabelled_clusters or ())] if named else None
+    if (clusters is None) != (unlabelled_clusters is None):
+        raise ValueError("expected the clusters of all pairs or of none, got those of one part")
+    every = None if clusters is None or unlabelled_clusters is None else [*clusters, *unlabelled_clusters]
     numbers = cluster_numbers(every, y.size + rest.size)
     of_labels, num_clusters = numbers[: y.size], int(numbers.max(initial=-1)) + 1
     num = np.unique(of_labels).size

@@ -149,6 +149,15 @@ def test_items_of_one_prompt_are_one_draw() -> None:
     assert test(10) == pytest.approx(test(1))
 
 
+def test_three_prompts_show_nothing() -> None:
+    """Of 36 items a judge agrees with everybody: it may replace raters if these are of four prompts, not of three."""
+    items = [str(n) for n in range(36)]
+    ratings, judge = {name: dict.fromkeys(items, 0) for name in "ab"}, dict.fromkeys(items, (0,))
+    for num_prompts, rate in ((3, 0.0), (4, 1.0)):
+        clusters = {item: str(int(item) % num_prompts) for item in items}
+        assert alternative_annotator_test(ratings, judge, clusters=clusters).winning_rate == rate
+
+
 def test_raters_of_few_items_are_not_tested() -> None:
     items = [str(n) for n in range(29)]
     test = alternative_annotator_test({"a": dict.fromkeys(items, 0), "b": dict.fromkeys(items, 0)}, dict.fromkeys(items, (0,)))

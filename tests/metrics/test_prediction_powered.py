@@ -69,6 +69,7 @@ def test_items_of_one_prompt_are_one_draw() -> None:
     _, rest = world(dice, 300)
     names, other_names = [f"a{n}" for n in range(60)], [f"b{n}" for n in range(300)]
     once = corrected_mean(people, judged, rest, names, other_names)
+    assert corrected_mean(people, judged, rest, np.array(names), np.array(other_names)) == once
     copies = corrected_mean(np.repeat(people, 5), np.repeat(judged, 5), rest, [n for n in names for _ in range(5)], other_names)
     assert copies.corrected.accuracy == pytest.approx(once.corrected.accuracy)
     assert copies.corrected.interval == pytest.approx(once.corrected.interval)
@@ -92,3 +93,5 @@ def test_too_few_labels() -> None:
         corrected_mean([0, 1, 1], [0, 1, 1], [1, 0])
     with pytest.raises(ValueError, match="got 5 and 0"):
         corrected_mean([0, 1, 1, 0, 1], [0, 1, 1, 0, 1], [])
+    with pytest.raises(ValueError, match="got those of one part"):
+        corrected_mean([0, 1, 1, 0], [0, 1, 1, 0], [1], ["a", "a", "b", "b"])
