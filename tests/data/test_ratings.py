@@ -127,6 +127,12 @@ def test_columns_of_people(tmp_path: Path) -> None:
     (listed,) = built(tmp_path, [{"votes": ["right", "", "right"]}], raters=["votes"], first="left", second="right")
     assert isinstance(listed, PreferencePair)
     assert (listed.preferred, listed.ratings) == (1, (Rating("rater 1", 1), Rating("rater 3", 1)))
+    alone = built(tmp_path, [{"ann": 0}, {"ann": 1}, {"ann": None}], raters=["ann"])
+    assert [pair.ratings if isinstance(pair, PreferencePair) else pair for pair in alone] == [
+        (Rating("ann", 0),),
+        (Rating("ann", 1),),
+        "no rating",
+    ]
     (counted,) = built(tmp_path, [{"n": [1, 3, 1]}], counts=["n"], least_agreement=0.6)
     assert isinstance(counted, PreferencePair)
     assert (counted.preferred, [rating.choice for rating in counted.ratings]) == (1, [0, 1, 1, 1, Tie.TIE])
