@@ -16,6 +16,7 @@ from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Facts
 from rewardlab.judging.spec import weights_name
 from rewardlab.reporting.tables import percent, with_interval
+from rewardlab.verdicts.formats import without_doubles
 
 CERTIFICATE = "certificate.json"
 FORM = 1  # of the file
@@ -32,7 +33,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
     not that of its id: it was altered."""
     file = path / CERTIFICATE if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=without_doubles)
         if not isinstance(content, dict) or content.get("form") != FORM:
             raise ValueError("no certificate of this form")
         expected = certificate_id(content)

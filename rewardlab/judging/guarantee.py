@@ -11,7 +11,7 @@ from typing import Any
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import JudgeSpec, weights_name
-from rewardlab.metrics.guarantee import CertifiedThreshold
+from rewardlab.metrics.guarantee import CertifiedThreshold, check_levels
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
 from rewardlab.verdicts.votes import FAILED, both_orders_or_none, in_order, winner_share
@@ -99,6 +99,7 @@ def read_guarantee(path: Path) -> Guarantee:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         certified = CertifiedThreshold(**values.pop("certified"))
+        check_levels(certified.error, certified.confidence)
         threshold = certified.threshold
         if threshold is not None and not 0.5 <= threshold <= 1:
             raise ValueError(f"its threshold is {threshold!r}")

@@ -98,6 +98,8 @@ def test_a_file_is_read_back_or_refused(tmp_path: Path) -> None:
     for old, new in (
         ('"threshold": 0.7', '"threshold": 0.1'),
         ('"votes": 8', '"votes": 0'),
+        ('"error": 0.05', '"error": "0.05"'),
+        ('"confidence": 0.9', '"confidence": 1.0'),
         ('"certified"', '"other"'),
         ("{", ""),
     ):
