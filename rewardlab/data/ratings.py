@@ -93,17 +93,15 @@ def read_labels(path: Path) -> dict[str, tuple[Rating, ...]]:
     return {pair_id: tuple(of_pair) for pair_id, of_pair in ratings.items()}
 
 
-def label_line(pair_id: str, rating: Rating) -> str:
-    """Return a rating as a line of a labels file."""
-    record: dict[str, Any] = {"pair_id": pair_id, **rating_record(rating)}
-    if isinstance(rating.choice, int):
-        record["choice"] = int(rating.choice)
-    return json.dumps({name: value for name, value in record.items() if value != ""}, ensure_ascii=False)
-
-
 def write_ratings(path: Path, ratings: Iterable[tuple[str, Rating]]) -> None:
     """Write (pair_id, rating) as JSON lines. Raises OutputError."""
-    write_atomic(path, "".join(f"{label_line(pair_id, rating)}\n" for pair_id, rating in ratings))
+    lines = []
+    for pair_id, rating in ratings:
+        record: dict[str, Any] = {"pair_id": pair_id, **rating_record(rating)}
+        if isinstance(rating.choice, int):
+            record["choice"] = rating.choice
+        lines.append(json.dumps({name: value for name, value in record.items() if value != ""}, ensure_ascii=False) + "\n")
+    write_atomic(path, "".join(lines))
 
 
 def first_ratings(ratings: Iterable[Rating]) -> tuple[Rating, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,10 +91,6 @@ class AlternativeAnnotatorTest:
     advantage: float | None
     raters: tuple[RaterAgreement, ...]
 
-    @property
-    def is_passed(self) -> bool:
-        return self.winning_rate is not None and self.winning_rate >= 0.5
-
 
 def alternative_annotator_test(
     ratings: Mapping[str, Choices], judge: JudgeChoices, *, epsilon: float = 0.1, clusters: Mapping[str, str] | None = None
@@ -124,7 +120,7 @@ def alternative_annotator_test(
         epsilon,
         num_won / len(tested) if tested else None,
         sum(result.advantage for result in tested) / len(tested) if tested else None,
-        tuple(RaterAgreement(**{**vars(result), "replaceable": result.rater in won}) for result in compared),
+        tuple(replace(result, replaceable=result.rater in won) for result in compared),
     )
 
 
@@ -137,15 +133,11 @@ def _compare(
     epsilon: float,
     clusters: Sequence[str],
 ) -> RaterAgreement:
-    human = np.array([_agreement([choices[item]], rest) for item, rest in zip(items, others, strict=True)])
-    by_order = [[_agreement([choice], rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
+    human = np.array([rest.count(choices[item]) / len(rest) for item, rest in zip(items, others, strict=True)])
+    by_order = [[rest.count(choice) / len(rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
     machine = np.array([math.fsum(scores) / len(scores) for scores in by_order])
-    wins = np.array(
-        [np.mean([score >= score_of_rater for score in scores]) for scores, score_of_rater in zip(by_order, human, strict=True)]
-    )
-    losses = np.array(
-        [np.mean([score_of_rater >= score for score in scores]) for scores, score_of_rater in zip(by_order, human, strict=True)]
-    )
+    gaps = [[score - own for score in scores] for scores, own in zip(by_order, human, strict=True)]
+    wins, losses = (np.array([np.mean([sign * gap >= 0 for gap in of_item]) for of_item in gaps]) for sign in (1, -1))
     pairs = [(choice, choices[item], 1 / len(judge[item])) for item in items for choice in judge[item]]
     return RaterAgreement(
         rater,
@@ -156,12 +148,6 @@ def _compare(
         float(wins.mean()),
         _p_value_below(losses - wins, epsilon, clusters) if len(items) >= LEAST_ITEMS else None,
     )
-
-
-def _agreement(choices: Sequence[Hashable | None], others: Sequence[Hashable]) -> float:
-    """Return the fraction (0..1) of pairs of a choice and one of the others' that are equal; None equals nothing."""
-    counts = Counter(others)
-    return sum(counts[choice] for choice in choices if choice is not None) / (len(choices) * len(others))
 
 
 def _p_value_below(values: np.ndarray, bound: float, clusters: Sequence[str]) -> float:
