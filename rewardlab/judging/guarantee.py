@@ -87,7 +87,8 @@ class Guarantee:
         without ``share_0``, and so does one that lacks votes. One of NO_VALID_VOTE stays."""
         judged = both_orders_or_none(judged)
         answered = [vote for vote in judged.votes if vote.verdict.status not in FAILED]
-        complete = all(len(in_order(answered, order)) >= self.votes for order in BOTH_ORDERS)
+        num_votes = self.votes * len({vote.member for vote in judged.votes})  # of a panel, those of each member
+        complete = all(len(in_order(answered, order)) >= num_votes for order in BOTH_ORDERS)
         if judged.outcome is Outcome.NO_VALID_VOTE or (complete and self.certified.gives(winner_share(judged))):
             return judged
         return replace(judged, outcome=Outcome.ABSTAINED, share_0=None)
