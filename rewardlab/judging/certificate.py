@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import DataError
-from rewardlab.judging.guarantee import Facts
+from rewardlab.judging.guarantee import Facts, threshold_text
 from rewardlab.judging.spec import weights_name
 from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.verdicts.formats import without_doubles
@@ -74,8 +74,8 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
     if guarantee and guarantee["certified"]["threshold"] is not None:
         certified, covered = guarantee["certified"], guarantee["evidence"]["coverage"][0]
         lines.append(
-            f"verdicts above a confidence of {certified['threshold']:.4f}: at most {100 * certified['error']:g} % wrong with a "
-            f"probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
+            f"verdicts above a confidence of {threshold_text(certified['threshold'])}: at most {100 * certified['error']:g} % "
+            f"wrong with a probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
         )
     if attacks := content["robustness"]:
         lines.append(f"under attack: {attacks['num_pairs']:,} pairs")

@@ -35,6 +35,11 @@ def judge_facts(config: JudgeConfig, identity: Mapping[str, Any], weights: str |
     }
 
 
+def threshold_text(threshold: float) -> str:
+    """Return a threshold with four digits, below 1: with few votes there may be no confidence but 1, which exceeds it."""
+    return f"{min(threshold, 0.9999):.4f}"
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """Verdicts above ``certified.threshold``, of ``votes`` in each order, are wrong in a fraction ``certified.error`` at most.
