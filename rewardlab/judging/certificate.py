@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Facts, threshold_text
-from rewardlab.judging.spec import weights_name
+from rewardlab.judging.spec import named_checkpoint, weights_name
 from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.verdicts.formats import without_doubles
 
@@ -46,11 +46,11 @@ def read_certificate(path: Path) -> dict[str, Any]:
 
 def staleness(content: Mapping[str, Any]) -> str:
     """Return why a certificate no longer holds for the judge that it names, "" if it does as far as can be seen here. Weights
-    behind an endpoint cannot be seen."""
+    behind an endpoint, and those of a panel, cannot be seen."""
     judge = content["judge"]
-    if not judge["weights"] or weights_name(judge["config"]["judge"]) == judge["weights"]:
-        return ""
     now = weights_name(judge["config"]["judge"])
+    if named_checkpoint(judge["config"]["judge"]) is None or now == judge["weights"]:
+        return ""
     where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"
     return f"stale: {judge['config']['judge']} {where}; the certificate is of {judge['weights']!r})"
 

@@ -19,7 +19,7 @@ from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.cli.push import checkpoint_upload
 from rewardlab.errors import CheckpointError, ConfigError, DataError
-from rewardlab.judging.certificate import certificate_id, misfit, read_certificate
+from rewardlab.judging.certificate import certificate_id, misfit, read_certificate, staleness
 from rewardlab.judging.spec import DEMO_JUDGE
 
 
@@ -82,6 +82,9 @@ def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     content = read_certificate(run)
     assert content["id"] == certificate_id(content)
     assert content["agreement"]["num_raters"] == 3
+    for elsewhere in ("http://127.0.0.1:9", "panel:hf:a,hf:b", "replay:votes.jsonl"):  # their weights cannot be compared
+        judge = content["judge"]["config"] | {"judge": elsewhere}
+        assert staleness({"judge": {"config": judge, "weights": "hashes of theirs"}}) == ""
     [weights] = (run.parent / "judge").glob("*.safetensors")
     kept, stat = weights.read_bytes(), weights.stat()
     try:
