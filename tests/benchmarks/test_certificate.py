@@ -72,6 +72,9 @@ def test_any_altered_field_shows(run: Path, tmp_path: Path) -> None:
 def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     """The commands, on the run's folder; then one byte of the weights is another."""
     runner = CliRunner()
+    refused = runner.invoke(app, ["certificate", "write", str(run), "--out", str(run / "mine.html")])  # the page's own name
+    assert isinstance(refused.exception, ConfigError)
+    assert "expected a .json file" in str(refused.exception)
     done = runner.invoke(app, ["certificate", "write", str(run)])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
