@@ -88,5 +88,5 @@ class LabelStore:
     def summary(self, rater: str) -> dict[str, int]:
         """Return a rater's counts: ``num_pairs``, ``num_ties`` and ``num_skipped`` among them; ``num_repeated``, repetitions
         without a skip, and ``num_same``, those with the same choice."""
-        found = self._db.execute(SUMMARY, (rater,))
-        return {name: number or 0 for (name, *_), number in zip(found.description, found.fetchone(), strict=True)}
+        counts = self._db.execute(SUMMARY, (rater,))
+        return {name: number or 0 for (name, *_), number in zip(counts.description, counts.fetchone(), strict=True)}

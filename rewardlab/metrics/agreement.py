@@ -136,7 +136,7 @@ def _compare(
     human = np.array([rest.count(choices[item]) / len(rest) for item, rest in zip(items, others, strict=True)])
     by_order = [[rest.count(choice) / len(rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
     machine = np.array([math.fsum(scores) / len(scores) for scores in by_order])
-    gaps = [[score - own for score in scores] for scores, own in zip(by_order, human, strict=True)]
+    gaps = [[score - human_score for score in scores] for scores, human_score in zip(by_order, human, strict=True)]
     wins, losses = (np.array([np.mean([sign * gap >= 0 for gap in of_item]) for of_item in gaps]) for sign in (1, -1))
     pairs = [(choice, choices[item], 1 / len(judge[item])) for item in items for choice in judge[item]]
     return RaterAgreement(

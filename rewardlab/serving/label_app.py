@@ -73,7 +73,7 @@ def media_type(data: bytes) -> str:
     return {"mp4": "video/mp4", "mkv": "video/webm", "avi": "video/x-msvideo"}.get(kind, f"image/{kind}")
 
 
-def parts_of(text: str, images: Sequence[bytes], videos: Sequence[bytes]) -> list[str | bytes]:
+def text_parts(text: str, images: Sequence[bytes], videos: Sequence[bytes]) -> list[str | bytes]:
     """Return a text with its media in their places; media without placeholders come first."""
     media = {IMAGE_MARK: images, VIDEO_MARK: videos}
     text = "".join(mark * len(of_mark) for mark, of_mark in media.items() if mark not in text) + text
@@ -185,7 +185,7 @@ class LabelQueue:
         pair: PreferencePair = self._pair(item.place)
         pair = pair.swap() if self.order_of(rater, item) is Order.SWAPPED else pair
         responses = zip(pair.responses, pair.response_images, pair.response_videos, strict=True)
-        return [parts_of(pair.question, pair.images, pair.videos), *(parts_of(*response) for response in responses)]
+        return [text_parts(pair.question, pair.images, pair.videos), *(text_parts(*response) for response in responses)]
 
     def rate(self, rater: str, request: LabelRequest) -> dict[str, Any]:
         """Commit a rating; return what the page shows next."""
