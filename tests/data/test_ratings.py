@@ -57,6 +57,7 @@ def test_a_swapped_pair_has_swapped_ratings() -> None:
         ('{"pair_id": "p", "rater": " ", "choice": 0}', "'rater' is ' '"),
         ('{"pair_id": "p", "rater": "ann", "choice": 2}', "'choice' is 2; expected 0, 1, tie, both_bad or skip"),
         ('{"pair_id": "p", "rater": "ann", "choice": true}', "'choice' is True"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 0, "reason": "\\ud800"}', "line 2: contains half a surrogate pair"),
         ('{"pair_id": "p", "rater": "ann"}', "'choice' is None"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "shown": "left"}', "'shown' is 'left'; expected given or swapped"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "vote": 3}', "unknown field 'vote'; expected rater, choice"),
