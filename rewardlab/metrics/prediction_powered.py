@@ -21,6 +21,8 @@ from rewardlab.metrics.intervals import (
     student_quantile,
 )
 
+UNSEEN = 2
+
 
 @dataclass(frozen=True)
 class CorrectedMean:
@@ -61,7 +63,9 @@ def corrected_mean(
     same, ``unlabelled`` its scores of the other pairs; labelled pairs are a random sample of all. Raise ValueError unless there
     are labels of four prompts or more, and one other pair, and for clusters of one part alone.
 
-    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1.
+    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1. The
+    variance has :data:`UNSEEN` further labels on which judge and people disagree: a hundred labels may show none of the errors
+    of a judge that is wrong on two pairs of a hundred, and the variance that they show is too small then.
     """
     y, f, rest = (np.asarray(values, dtype=float) for values in (labels, judged, unlabelled))
     if (clusters is None) != (unlabelled_clusters is None):
@@ -80,11 +84,12 @@ def corrected_mean(
 
     label, same, other = by_cluster(y, of_labels), by_cluster(f, of_labels), by_cluster(rest, numbers[y.size :])
     against = same - other
-    weight = float(label @ against) / float(against @ against) if against.any() else 0.0
-    weight = min(1.0, max(0.0, weight))
-    scale = num / (num - 1)
-    label_part, judge_part = scale * float(((label - weight * same) ** 2).sum()), scale * weight**2 * float((other**2).sum())
-    variance = scale * float(((label - weight * against) ** 2).sum())
+    unseen = UNSEEN / num**2
+    weight = min(1.0, max(0.0, float(label @ against) / (float(against @ against) + unseen)))
+    scale, more = num / (num - 1), weight**2 * unseen
+    label_part = scale * (float(((label - weight * same) ** 2).sum()) + more)
+    judge_part = scale * weight**2 * float((other**2).sum())
+    variance = scale * (float(((label - weight * against) ** 2).sum()) + more)
     mean = float(y.mean() + weight * (rest.mean() - f.mean()))
     freedom = num - 1.0
     alone = scale * float((label**2).sum())
