@@ -21,7 +21,7 @@ from rewardlab.metrics.intervals import (
     student_quantile,
 )
 
-UNSEEN = 2
+UNSEEN = 2  # further labels, on which judge and people disagree, in the variance
 
 
 @dataclass(frozen=True)

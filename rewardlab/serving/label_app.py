@@ -79,7 +79,8 @@ def text_parts(text: str, images: Sequence[bytes], videos: Sequence[bytes]) -> l
     text = "".join(mark * len(of_mark) for mark, of_mark in media.items() if mark not in text) + text
     left = {mark: iter(of_mark) for mark, of_mark in media.items()}
     pieces = [piece for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", text) if piece.strip()]
-    return [next(left[piece]) if piece in left else piece.strip("\n") for piece in pieces]
+    parts = (next(left[piece], "") if piece in left else piece.strip("\n") for piece in pieces)
+    return [part for part in parts if part]
 
 
 class LabelQueue:
