@@ -254,9 +254,14 @@ def judge_video_policy(text: str, *others: str) -> VideoPolicy | None:
 
 
 def judge_weights_id(text: str) -> str:
-    """Return which weights a specification stands for now (:func:`rewardlab.models.checkpoints.weights_id`), "" for a judge
-    without local weights, and for a name that is no specification."""
-    checkpoint = named_checkpoint(text)
+    """Return which weights a specification stands for now (:func:`rewardlab.models.checkpoints.weights_id`).
+
+    Return "" for a judge without local weights, and for a name that is no specification.
+    """
+    try:
+        checkpoint = JudgeSpec.parse(text).checkpoint
+    except ConfigError:
+        return ""
     return "" if checkpoint is None else weights_id(checkpoint)
 
 
