@@ -123,7 +123,9 @@ def test_agree_tells_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFi
     more = tmp_path / "more.jsonl"
     more.write_text(labels.read_text() + '{"pair_id": "q", "rater": "ann", "choice": 0}\n')
     add_agreement(run, more)
-    assert "ratings of 1 pairs that were not judged are left out" in capsys.readouterr().err
+    notes = capsys.readouterr().err
+    assert "ratings of 1 pairs that were not judged are left out" in notes
+    assert "replaces the agreement with 13 ratings that its report had" in notes
     votes = (run / "votes.jsonl").read_text().splitlines(keepends=True)
     (run / "votes.jsonl").write_text("".join(votes[:-1]))
     with pytest.raises(DataError, match=r"has no votes of row 4, which scores\.jsonl has"):
