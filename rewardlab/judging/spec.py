@@ -231,12 +231,18 @@ def cache_folder(config: JudgeConfig) -> Path | None:
     return Path(from_environment)
 
 
-def local_checkpoint(text: str) -> Path | None:
-    """Return the checkpoint folder of a judge by its name; None for any other judge, and for what is no specification."""
+def named_checkpoint(text: str) -> Path | None:
+    """Return the checkpoint folder that a judge's name has, whether it is there or not; None for any other judge, and for what
+    is no specification."""
     try:
-        checkpoint = JudgeSpec.parse(text).checkpoint
+        return JudgeSpec.parse(text).checkpoint
     except ConfigError:  # a judge made in Python, by another name
         return None
+
+
+def local_checkpoint(text: str) -> Path | None:
+    """Return :func:`named_checkpoint` if it is there."""
+    checkpoint = named_checkpoint(text)
     return checkpoint if checkpoint is not None and checkpoint.is_dir() else None
 
 

@@ -56,6 +56,9 @@ def test_a_judgment_that_lacks_votes_is_no_verdict() -> None:
     failed = replace(whole.votes[0], verdict=Verdict(None, VerdictStatus.ERROR))
     for votes in (whole.votes[1:], (failed, *whole.votes[1:])):
         assert certified.decide(replace(whole, votes=votes)).outcome is Outcome.ABSTAINED
+    panel = [replace(vote, member=name) for name in "ab" for vote in whole.votes]
+    assert certified.decide(replace(whole, votes=tuple(panel))).outcome is whole.outcome
+    assert certified.decide(replace(whole, votes=tuple(panel[1:]))).outcome is Outcome.ABSTAINED
     silent = replace(whole, votes=whole.votes[:3])  # of one order
     assert certified.decide(silent).outcome is Outcome.NO_VALID_VOTE
 
@@ -98,6 +101,8 @@ def test_a_file_is_read_back_or_refused(tmp_path: Path) -> None:
     for old, new in (
         ('"threshold": 0.7', '"threshold": 0.1'),
         ('"votes": 8', '"votes": 0'),
+        ('"error": 0.05', '"error": "0.05"'),
+        ('"confidence": 0.9', '"confidence": 1.0'),
         ('"certified"', '"other"'),
         ("{", ""),
     ):
