@@ -185,7 +185,7 @@ def quantiles(times: Sequence[int | None]) -> list[float]:
 
 def _times(values: Sequence[float]) -> str:
     low, middle, high = ("–" if value == np.inf else f"{value:,.0f}" for value in values)
-    return f"{middle} [{low}, {high}]" if middle != "–" or low != "–" else "–"
+    return f"{middle} ({low} to {high})" if middle != "–" or low != "–" else "–"
 
 
 def percent(value: float | None) -> str:
@@ -222,7 +222,7 @@ def study(folder: Path, shifts: Path) -> tuple[str, dict[str, Any]]:
     ]
     lines += [f"{alarms} certified comparisons.", ""]
     lines += [
-        f"{STREAMS} streams of each shift. Times are comparisons since the shift, median [10 %, 90 %]; –: none in {LIMIT:,}."
+        f"{STREAMS} streams of each shift. Times are comparisons since the shift, median (10 to 90 %); –: none in {LIMIT:,}."
     ]
     lines += [
         "The bound is passed where the error of all verdicts since the start is above it, and significantly where an exact"
