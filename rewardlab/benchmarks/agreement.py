@@ -93,10 +93,9 @@ class AgreementScores:
     ``judge``: the same of the judge. ``others``: two people's ratings of one pair that are equal, and ``judge_with_one``: judge
     and one person. ``alpha`` is Krippendorff's among people, ``kappa`` Cohen's of judge and label. ``groups`` are the
     benchmark's groups; of pairs rated by two people or more, ``unanimous`` and ``divided`` ones too; and the thirds of the
-    judge's confidence. ``winning_rate`` and
-    ``advantage`` are those of the alternative annotator test at ``epsilon``, with its ``raters``. ``length_bias``: how much
-    more often the judge names the longer response than people do on the same pairs; ``place_bias``: the same of the response
-    shown first, where the order of the ratings is known. None: nothing to compare.
+    judge's confidence. ``winning_rate`` and ``advantage`` are those of the alternative annotator test at ``epsilon``, with its
+    ``raters``. ``length_bias``: how much more often the judge names the longer response than people do on the same pairs;
+    ``place_bias``: the same of the response shown first, where the order of the ratings is known. None: nothing to compare.
     """
 
     num_pairs: int

@@ -55,7 +55,7 @@ class DriftReference:
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for another sketch than :meth:`of` makes."""
         sizes = [{name: len(values) for name, values in of.items()} for of in (self.cuts, self.hits)]
-        is_whole = sizes[0] == sizes[1] and sizes[0].keys() == TAILS.keys() and len(self.words.split()) == BUCKETS
+        is_whole = sizes[0] == sizes[1] and sizes[0].keys() == TAILS.keys() and len([*map(int, self.words.split())]) == BUCKETS
         finite = all(math.isfinite(cut) for cuts in self.cuts.values() for cut in cuts)
         if not is_whole or not finite or not all(0 <= num <= self.num for hits in self.hits.values() for num in hits):
             raise ValueError("its reference is of another form")

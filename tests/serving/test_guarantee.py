@@ -68,6 +68,10 @@ def test_traffic_that_leaves_what_was_certified(caplog: pytest.LogCaptureFixture
             drift = client.get("/v1/status").json()["drift"]
             assert list(drift) == left
             assert f'rewardlab_drift{{key="",what="confidence"}} {len(left)}.0' in client.get("/metrics").text
+    unsure = judge_of(wavers).compare(PreferencePair("", "Which?", ("fair", "bad"), None), num_votes=3)
+    with in_process(app_of(wavers, guarantee=replace(held, reference=DriftReference.of([unsure] * 200)))) as client:
+        client.post("/v1/judge/batch", json=[one] * 12)
+        assert not client.get("/v1/status").json()["drift"]  # abstained from, as before
     [logged] = [record.message for record in caplog.records if "left what was certified" in record.message]
     assert logged.endswith(drift["confidence"])
 
