@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Facts
-from rewardlab.judging.spec import weights_name
+from rewardlab.judging.spec import judge_weights_id
 from rewardlab.reporting.tables import percent, with_interval
 
 CERTIFICATE = "certificate.json"
@@ -47,9 +47,9 @@ def staleness(content: Mapping[str, Any]) -> str:
     """Return why a certificate no longer holds for the judge that it names, "" if it does as far as can be seen here. Weights
     behind an endpoint cannot be seen."""
     judge = content["judge"]
-    if not judge["weights"] or weights_name(judge["config"]["judge"]) == judge["weights"]:
+    if not judge["weights"] or judge_weights_id(judge["config"]["judge"]) == judge["weights"]:
         return ""
-    now = weights_name(judge["config"]["judge"])
+    now = judge_weights_id(judge["config"]["judge"])
     where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"
     return f"stale: {judge['config']['judge']} {where}; the certificate is of {judge['weights']!r})"
 

@@ -165,7 +165,7 @@ class JudgeService:
         """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
         home = self.peers.home_of(sample.key) if self.peers else None
         if self.peers and home and home != self.peers.address:
-            reward = await self.peers.join(home, sample)
+            reward = await self.peers.join(home, sample, lambda: self.queue.versions.newest.hash)
         else:
             reward = await self.group_buffer.join(sample.key, sample)
         current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
