@@ -87,12 +87,12 @@ def weights_id(checkpoint: Path) -> str:
     if not tensors:
         return ""
     configs = sorted(path for path in checkpoint.iterdir() if path.name in _READ_BY_MODELS or path.suffix == ".jinja")
-    own = _content_id(tuple((path, _stamp(path)) for path in (*tensors, *configs)))
+    content = _content_id(tuple((path, _stamp(path)) for path in (*tensors, *configs)))
     adapter = checkpoint / "adapter_config.json"
     if not adapter.exists():
-        return own
+        return content
     base = str(json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path"))
-    return hashlib.sha256(f"{own} {weights_id(Path(base)) or base}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{content} {weights_id(Path(base)) or base}".encode()).hexdigest()[:16]
 
 
 _READ_BY_MODELS = (

@@ -235,7 +235,7 @@ def peer_routes(service: JudgeService) -> APIRouter:
         """Return the reward of a sample that a peer passed on, within its group here."""
         peers.check(request.home, request.servers, request.judge, service.queue.versions.newest.hash)
         sample = Sample(**request.model_dump(exclude={"home", "servers", "judge"}))
-        reward = await service.group_buffer.join(sample.key, sample)
+        reward = await service.group_buffer.join(sample.key, sample, sample.rollout)
         return JoinResponse(reward=reward.value, weights=reward.weights, signs=reward.signs)
 
     return router

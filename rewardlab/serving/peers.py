@@ -49,6 +49,7 @@ class JoinRequest(BaseModel):
     anchor: str | None
     scope: str
     response_images: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
+    rollout: str = ""
     home: str
     judge: str
     servers: Annotated[tuple[str, ...], Field(fail_fast=True)]

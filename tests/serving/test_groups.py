@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,46 @@ def test_a_failure_is_every_members(rewards: Any) -> None:
     assert [type(outcome) for outcome in asyncio.run(main())] == [ValueError, ValueError]
 
 
+def test_a_rollout_that_is_sent_again() -> None:
+    """By its name it is one member while it waits, while its group is rewarded, and afterwards; another text of the same name
+    is another member. Without a name it gets its first reward when its group does not fill."""
+    calls: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        await gate.wait()
+        return [member / 2 for member in members]
+
+    async def main() -> None:
+        buffer = buffer_of(3, reward=reward)
+
+        def sent(value: int, name: str = "") -> asyncio.Task[float]:
+            return asyncio.create_task(buffer.join("a", value, name))
+
+        first, again, other = sent(2, "r0"), sent(2, "r0"), sent(4, "r0")
+        await settle()
+        first.cancel()  # its client has gone; the second request is of the same member
+        third = sent(6, "r2")
+        await settle()
+        late = sent(6, "r2")
+        await settle()
+        assert calls == [[2, 4, 6]]
+        gate.set()
+        assert await asyncio.gather(again, other, third, late) == [1, 2, 3, 3]
+        assert await sent(4, "r0") == 2
+        assert buffer.num_waiting == 0
+        assert await asyncio.gather(sent(2), sent(6)) == [1, 3]  # after the timeout
+        assert buffer.num_dissolved == 0
+        lost = await outcomes(sent(2), sent(8))
+        assert [type(one) for one in lost] == [GroupTimeoutError] * 2
+        await asyncio.sleep(600)
+        assert [type(one) for one in await outcomes(sent(2))] == [GroupTimeoutError]
+        assert calls == [[2, 4, 6]]
+
+    run_virtually(main())
+
+
 def test_a_server_that_stops() -> None:
     """Who waits for a group and who comes later is sent elsewhere; a full group is rewarded."""
 
@@ -228,6 +269,19 @@ def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
         with ThreadPoolExecutor(3) as pool:
             answers = list(pool.map(ask, [urls[0], urls[1], urls[0]], [question] * 3, ANSWERS))
         assert [answer.json()["rewards"] for answer in answers] == [[-1], [1], [0]]
+
+
+@pytest.mark.slow
+def test_samples_that_are_sent_twice(pair: dict[str, Any]) -> None:
+    """To either server, before and after their group is answered: as sent once."""
+    urls, chance = list(pair), random.Random(0)
+    question = question_at(urls[0], urls) + " Look again."
+    sends = [n for n in range(3) for _ in range(3)]
+    chance.shuffle(sends)
+    with ThreadPoolExecutor(9) as pool:
+        tasks = [pool.submit(ask, chance.choice(urls), question, ANSWERS[n], **{"Idempotency-Key": f"{n}"}) for n in sends]
+        assert [task.result().json()["rewards"] for task in tasks] == [[[-1], [1], [0]][n] for n in sends]
+    assert ask(urls[1], question, ANSWERS[1], **{"Idempotency-Key": "1"}).json()["rewards"] == [1]
 
 
 @pytest.mark.slow
@@ -316,7 +370,7 @@ def test_a_home_that_is_down_is_no_reward(pair: dict[str, Any]) -> None:
     """503 with when to come back, at once; groups that live elsewhere are rewarded. What the home refuses is passed on."""
     urls = list(pair)
     alive, gone = urls
-    alone = ask(alive, question_at(gone, urls), "I say 1.")
+    alone = ask(alive, question_at(gone, urls), "I say 9.")
     assert (alone.status_code, alone.json()["status"]) == (408, "alone")
     assert "only 1 of 3" in alone.json()["error"]
     pair[gone].close()
