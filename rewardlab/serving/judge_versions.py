@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,16 @@ class JudgeVersion:
     @property
     def hash(self) -> str:
         return self.cache_name[:16]
+
+    @cached_property
+    def never_thinks_apart(self) -> bool:
+        """Return whether the chat template of a local checkpoint has no switch ``enable_thinking``: to switch it off has no
+        effect."""
+        folder = local_checkpoint(getattr(self.judge, "spec", ""))
+        templates = [] if folder is None else [*folder.glob("*.jinja"), folder / "tokenizer_config.json"]
+        return folder is not None and not any(
+            "enable_thinking" in path.read_text(encoding="utf-8", errors="replace") for path in templates if path.is_file()
+        )
 
 
 def close_judge(judge: Any) -> None:

@@ -112,11 +112,9 @@ class Limits:
         _check(comparisons, self.comparisons, "comparisons", "comparisons")
         _check(votes, self.samples, "votes", "samples")
 
-    def check_completion(self, number: int, max_tokens: int, most_tokens: int) -> None:
-        """Raise LimitError for too many completions of a chat, and for longer ones than the judge's."""
+    def check_completion(self, number: int) -> None:
+        """Raise LimitError for too many completions of a chat."""
         _check(number, self.completions, "completions (n)", "completions")
-        if max_tokens > most_tokens:
-            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its max_tokens)")
 
 
 def _check(number: int, most: float, what: str, name: str) -> None:

@@ -100,7 +100,7 @@ def _log(scope: Scope, path: str, status: int, seconds: float, record: RequestRe
     level = logging.DEBUG if path in FREQUENT_PATHS and status < 500 else logging.INFO
     fields = {
         "id": record.id,
-        "client": (scope.get("client") or [""])[0],
+        "client": quote((scope.get("client") or [""])[0][:200], safe=":"),
         "key": record.tenant,
         "method": scope["method"],
         "path": quote(scope["path"][:200]),  # one line, whatever a client sends
