@@ -53,7 +53,8 @@ class Limits:
     video_seconds: float = _bound(120.0, "CPU seconds for decoding a video")
     decoding_bytes: int = _bound(
         400_000_000,
-        "bytes of memory for images being decoded, as much for images that wait, and the same for videos",
+        "bytes of memory for images being decoded, as much for those that wait and for those that are fetched, a quarter for "
+        "small ones, and the same for videos",
     )
     comparisons: int = _bound(65_536, "comparisons in one request")
     samples: int = _bound(262_144, "votes for all comparisons of a request")
