@@ -71,9 +71,8 @@ def certificate_page(content: Mapping[str, Any]) -> str:
     judge, pairs = content["judge"], content["pairs"]
     parts = [people_part(TypeAdapter(AgreementScores).validate_python(content["agreement"]))]
     if (guarantee := content["guarantee"]) is not None:
-        parts.append(
-            ReportPart("Guaranteed error", ". ".join(guarantee_lines(TypeAdapter(Guarantee).validate_python(guarantee))) + ".")
-        )
+        lines = guarantee_lines(TypeAdapter(Guarantee).validate_python(guarantee))
+        parts.append(ReportPart("Guaranteed error", "; ".join(lines) + "."))
     if (attacks := content["robustness"]) is not None:
         parts.append(attack_part(TypeAdapter(Robustness).validate_python(attacks)))
     values = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}

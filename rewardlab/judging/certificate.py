@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Facts, threshold_text
-from rewardlab.judging.spec import named_checkpoint, weights_name
+from rewardlab.judging.spec import judge_weights_id, named_checkpoint
 from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.verdicts.formats import without_doubles
 
@@ -48,7 +48,7 @@ def staleness(content: Mapping[str, Any]) -> str:
     """Return why a certificate no longer holds for the judge that it names, "" if it does as far as can be seen here. Weights
     behind an endpoint, and those of a panel, cannot be seen."""
     judge = content["judge"]
-    now = weights_name(judge["config"]["judge"])
+    now = judge_weights_id(judge["config"]["judge"])
     if named_checkpoint(judge["config"]["judge"]) is None or now == judge["weights"]:
         return ""
     where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"

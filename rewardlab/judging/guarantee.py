@@ -11,7 +11,7 @@ from typing import Any
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.drift import DriftReference
-from rewardlab.judging.spec import JudgeSpec, weights_name
+from rewardlab.judging.spec import JudgeSpec, named_checkpoint
 from rewardlab.metrics.guarantee import CertifiedThreshold, check_levels
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
@@ -21,13 +21,13 @@ GUARANTEE = "guarantee.json"
 Facts = Mapping[str, str | float]
 
 
-def judge_facts(config: JudgeConfig, identity: Mapping[str, Any], weights: str | None = None) -> Facts:
-    """Return what a guarantee holds for: engine, weights, template and sampling. ``identity`` is the judge's own, or that of a
-    run. A local checkpoint is known by its ``weights``, wherever it is (None: as they are now)."""
-    weights = weights_name(config.judge) if weights is None else weights
+def judge_facts(config: JudgeConfig, identity: Mapping[str, Any]) -> Facts:
+    """Return what a judge is, whatever its folder: engine, weights, template and sampling. ``identity`` is the judge's own, or
+    that of a run. Guarantees, certificates, the endpoint and its peers know a judge by these."""
+    is_local = named_checkpoint(config.judge) is not None and bool(identity.get("weights"))
     return {
-        "judge": str(replace(JudgeSpec.parse(config.judge), target="")) if weights else config.judge,
-        "weights": weights or str(identity.get("weights", "")),
+        "judge": str(replace(JudgeSpec.parse(config.judge), target="")) if is_local else config.judge,
+        "weights": str(identity.get("weights", "")),
         "template": str(identity.get("template", "")),
         **config.sampling,
         "request": config.request_identity,
