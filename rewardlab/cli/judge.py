@@ -199,6 +199,8 @@ def certificate_check(
     if why := staleness(content):
         typer.echo(why, err=True)
         raise typer.Exit(ExitCode.FINDING)
+    known = "the checkpoint has these weights" if content["judge"]["weights"] else "its weights cannot be compared"
+    typer.echo(f"unaltered; {known}")
 
 
 @app.command("guarantee", rich_help_panel=JUDGING)

@@ -26,7 +26,7 @@ from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
 
-BLOCK = 1 << 20  # bytes at either end of a file of weights by which it is known
+BLOCK, NUM_BLOCKS = 1 << 14, 256  # bytes of each block by which a file of weights is known, and how many of them
 DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for
 
 
@@ -261,18 +261,22 @@ def judge_weights_id(text: str) -> str:
 
 def weights_name(spec: str) -> str:
     """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
-    files, and of a mebibyte at either end of each."""
+    files, and of blocks from end to end of each, 4 MiB together."""
     folder = local_checkpoint(spec)
     files = sorted(folder.glob("*.safetensors")) if folder is not None else []
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode())
-        digest.update(_ends_of(path))
+        digest.update(_blocks_of(path))
     return digest.hexdigest()[:16] if files else ""
 
 
-def _ends_of(path: Path) -> bytes:
+def _blocks_of(path: Path) -> bytes:
+    """Return evenly spaced blocks of a file, the first and the last among them: a merged adapter leaves both ends as they were."""
+    last, blocks = max(0, path.stat().st_size - BLOCK), []
     with path.open("rb") as file:
-        first = file.read(BLOCK)
-        file.seek(max(0, path.stat().st_size - BLOCK))
-        return first + file.read(BLOCK)
+        for start in range(0, last + 1, max(BLOCK, -(-last // (NUM_BLOCKS - 1)))):
+            file.seek(start)
+            blocks.append(file.read(BLOCK))
+        file.seek(last)
+        return b"".join([*blocks, file.read(BLOCK)])

@@ -71,10 +71,12 @@ def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     done = runner.invoke(app, ["certificate", "write", str(run)])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "4 of pairs, 12 ratings" in said
-    assert "agreement with the label of all ratings: one person 66.7 [" in said
+    assert "benchmark pairs: accuracy " in said
+    assert "agreement with the label of all ratings (12 ratings, 4 pairs): one person 66.7 [" in said
+    assert "no error of single verdicts is guaranteed" in said
     checked = runner.invoke(app, ["certificate", "check", str(run)])
     assert checked.exit_code == 0, checked.output
+    assert "unaltered; the checkpoint has these weights" in checked.output
     content = read_certificate(run)
     assert content["id"] == certificate_id(content)
     assert content["agreement"]["num_raters"] == 3

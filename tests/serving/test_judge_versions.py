@@ -277,16 +277,18 @@ def test_the_engine_of_a_replaced_judge_is_closed() -> None:
 
 
 def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:
-    """Equal files have one name wherever and whenever they were written; one byte more, or another one, has another."""
-    names = []
-    for n, data in enumerate((b"a" * 3000, b"a" * 3000, b"a" * 2999 + b"b", b"a" * 3001)):
+    """Equal files have one name wherever and whenever they were written; one byte more, or another one, has another. A merged
+    adapter changes layers in the middle of a large file and neither of its ends."""
+    names, part = [], b"a" * (3 << 20)
+    merged = part + b"b" * (1 << 20) + part
+    for n, data in enumerate((b"a" * 3000, b"a" * 3000, b"a" * 2999 + b"b", b"a" * 3001, b"a" * len(merged), merged)):
         folder = tmp_path / str(n)
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(data)
         (folder / "config.json").write_text("{}")
         names.append(weights_name(f"hf:{folder}"))
     assert names[0] == names[1]
-    assert len(set(names)) == 3
+    assert len(set(names)) == 5
     assert weights_name("openai:x@http://localhost:1/v1") == ""
 
 
