@@ -244,7 +244,8 @@ def _read_report(run: Path, folder: Path) -> Report:
     """Return the report of a run. Raise ConfigError if the run failed, or its judge had other weights or another template."""
     from rewardlab.benchmarks.base import VOTES
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.models.checkpoints import read_card, weights_id
+    from rewardlab.judging.spec import weights_name
+    from rewardlab.models.checkpoints import read_card
 
     report = read_run(run).report
     if report.failure:
@@ -254,10 +255,9 @@ def _read_report(run: Path, folder: Path) -> Report:
         )
     with (run / VOTES).open(encoding="utf-8") as log:
         identity = json.loads(log.readline()).get("identity", {})
-    if (weights := identity.get("weights")) and weights != weights_id(folder):
+    if (weights := identity.get("weights")) and weights != weights_name(f"hf:{folder}"):
         raise ConfigError(
-            f"{run}: judged by {report.judge}, whose weights are not those of {folder} (a copy with new times counts as "
-            "another file, too: cp -a keeps them); run the benchmark on this checkpoint"
+            f"{run}: judged by {report.judge}, whose weights are not those of {folder}; run the benchmark on this checkpoint"
         )
     trained = (read_card(folder) or {}).get("template_hash")
     if trained and identity.get("template") not in (None, trained):

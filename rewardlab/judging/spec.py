@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
-from rewardlab.models.checkpoints import weights_id
 from rewardlab.models.model_config import video_policy_of
 from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 
@@ -247,18 +246,6 @@ def judge_video_policy(text: str, *others: str) -> VideoPolicy | None:
     return None if checkpoint is None else partial(video_policy_of, str(checkpoint))
 
 
-def judge_weights_id(text: str) -> str:
-    """Return which weights a specification stands for now (:func:`rewardlab.models.checkpoints.weights_id`).
-
-    Return "" for a judge without local weights, and for a name that is no specification.
-    """
-    try:
-        checkpoint = JudgeSpec.parse(text).checkpoint
-    except ConfigError:
-        return ""
-    return "" if checkpoint is None else weights_id(checkpoint)
-
-
 def weights_name(spec: str) -> str:
     """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
     files, and of blocks from end to end of each, 4 MiB together."""
@@ -272,7 +259,7 @@ def weights_name(spec: str) -> str:
 
 
 def _blocks_of(path: Path) -> bytes:
-    """Return evenly spaced blocks of a file, the first and the last among them: a merged adapter leaves both ends as they were."""
+    """Return evenly spaced blocks of a file, the first and the last among them. A merged adapter may leave both ends alone."""
     last, blocks = max(0, path.stat().st_size - BLOCK), []
     with path.open("rb") as file:
         for start in range(0, last + 1, max(BLOCK, -(-last // (NUM_BLOCKS - 1)))):

@@ -26,7 +26,7 @@ class CertifiedThreshold:
     With probability ``confidence`` over label sets, at most a fraction ``error`` of the verdicts given on new prompts are
     wrong. ``num_labels`` labels were used, one a prompt; ``num_given`` of their verdicts exceed the threshold and ``num_wrong``
     of these are wrong; ``upper_bound`` is the exact one-sided bound of their error (0..1), 1 without a threshold. The first
-    test that did not show the error had ``next_wrong`` wrong ones of ``next_given`` (0: every test showed it, or there was none).
+    test that did not show the error had ``next_wrong`` wrong ones of ``next_given`` (0: all showed it, or there was none).
     """
 
     error: float
