@@ -111,6 +111,7 @@ def test_a_run_under_attack_and_the_page(run: Path, tmp_path: Path) -> None:
     page = certificate_page(content)
     assert "2 pairs under" in page
     assert "with the label of all ratings" in page
+    assert f"<dd>{content['judge']['config']['judge']}</dd>" in page
     assert content["id"] in page
     assert "<i>" not in page
 
