@@ -75,10 +75,10 @@ def certificate_page(content: Mapping[str, Any]) -> str:
         parts.append(ReportPart("Guaranteed error", " ".join(f"{line[0].upper()}{line[1:]}." for line in lines)))
     if (attacks := content["robustness"]) is not None:
         parts.append(attack_part(TypeAdapter(Robustness).validate_python(attacks)))
-    shown = {**judge["config"], **{name: value for name, value in judge.items() if name not in ("config", "judge")}}
-    shown |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
-    shown |= {name: content[name] for name in ("date", "command", "commit", "id")}
-    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in shown.items()]
+    values = {**judge["config"], **{name: value for name, value in judge.items() if name not in ("config", "judge")}}
+    values |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
+    values |= {name: content[name] for name in ("date", "command", "commit", "id")}
+    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in values.items()]
     page = page_environment("rewardlab.benchmarks").get_template("certificate.html")
     return page.render(judge=judge["config"]["judge"], lines=certificate_lines(content), parts=parts, facts=facts)
 
