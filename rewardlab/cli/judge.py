@@ -214,7 +214,7 @@ def guarantee_command(
     ] = None,
     error: Annotated[float, typer.Option("--error", help="Largest fraction of the given verdicts that may be wrong.")] = 0.05,
     confidence: Annotated[
-        float, typer.Option("--confidence", help="Probability over label sets with which the error is kept.")
+        float, typer.Option("--confidence", help="Probability, over label sets, that the error is at most --error.")
     ] = 0.9,
     seed: RandomSeed = 0,
 ) -> None:
