@@ -84,7 +84,9 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
             f"probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
         )
     if attacks := content["robustness"]:
-        lines.append(f"under attack: {attacks['num_pairs']:,} pairs")
+        lost = attacks["held_out"]["lost_by_insertions"]
+        loss = lost and f", {with_interval(lost['share'], tuple(lost['interval']))} % of right judgments lost by inserted words"
+        lines.append(f"under attack: {attacks['num_pairs']:,} pairs{loss or ''}")
     return lines
 
 

@@ -19,7 +19,7 @@ from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.cli.push import checkpoint_upload
 from rewardlab.errors import CheckpointError, ConfigError, DataError
-from rewardlab.judging.certificate import certificate_id, misfit, read_certificate
+from rewardlab.judging.certificate import certificate_id, certificate_lines, misfit, read_certificate
 from rewardlab.judging.spec import DEMO_JUDGE
 
 
@@ -108,6 +108,9 @@ def test_a_run_under_attack_and_the_page(run: Path, tmp_path: Path) -> None:
     run_robustness(how, tmp_path / "attacked", num_pairs=2)
     content = make_certificate(run, attacked=tmp_path / "attacked", command="<i>command</i>")
     assert content["robustness"]["num_pairs"] == 2
+    content["robustness"]["held_out"]["lost_by_insertions"] = {"n": 4, "share": 0.25, "interval": [0.1, 0.5]}
+    said = certificate_lines(content)[-1]
+    assert said == "under attack: 2 pairs, 25.0 [10.0, 50.0] % of right judgments lost by inserted words"
     page = certificate_page(content)
     assert "2 pairs under" in page
     assert "with the label of all ratings" in page
