@@ -25,12 +25,12 @@ from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.data.ratings import peoples_label, read_labels
 from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.guarantee import Guarantee, judge_facts
-from rewardlab.judging.spec import JudgeSpec, judge_config, weights_name
+from rewardlab.judging.guarantee import Guarantee, judge_facts, threshold_text
+from rewardlab.judging.spec import JudgeSpec, judge_config, judge_weights_id
 from rewardlab.metrics.calibration import basic_interval, expected_calibration_error
 from rewardlab.metrics.guarantee import certified_threshold, check_levels, exact_upper_bound, fewest_labels
 from rewardlab.metrics.intervals import Interval, mean_estimate
-from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, commit
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, commit, weights_id
 from rewardlab.reporting.progress import log_line
 from rewardlab.types import Order, Tie, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, winner_share
@@ -157,7 +157,7 @@ def _checkpoint(judge: str, identity: Mapping[str, Any]) -> Path:
         raise ConfigError(
             f"{judge}: is not a local checkpoint folder, so the temperature cannot be stored in it; expected prob:FOLDER"
         )
-    if identity.get("weights") != weights_name(judge):
+    if identity.get("weights") != weights_id(checkpoint):
         raise ConfigError(
             f"{checkpoint}: its weights have changed since the run; benchmark it again, and calibrate the new run"
         )
@@ -189,7 +189,7 @@ def certify_run(
         raise ConfigError(f"{folder}: was sampled vote by vote; benchmark without stop_error, so that all pairs have all votes")
     identity, votes = identity_of_votes(folder / VOTES), dict(logged_votes(folder / VOTES))
     config = judge_config(JudgeConfig.model_validate(dict(report.judge_config)))
-    if (now := weights_name(config.judge)) and now != identity.get("weights"):
+    if (now := judge_weights_id(config.judge)) and now != identity.get("weights"):
         raise ConfigError(
             f"{config.judge}: its weights have changed since the run; benchmark it again, and certify the new run"
         )
@@ -263,8 +263,8 @@ def guarantee_lines(guarantee: Guarantee) -> list[str]:
     share, least, most = (100 * value for value in evidence["realised_error"])
     return [
         prompts,
-        f"threshold {certified.threshold:.4f}: of the verdicts with more confidence at most {100 * certified.error:g} % are "
-        f"wrong, with a probability of {100 * certified.confidence:g} % over label sets",
+        f"threshold {threshold_text(certified.threshold)}: of the verdicts with more confidence at most "
+        f"{100 * certified.error:g} % are wrong, with a probability of {100 * certified.confidence:g} % over label sets",
         f"coverage {100 * evidence['coverage'][0]:.1f} % [{low:.1f}, {high:.1f}] of all pairs, with {guarantee.votes} votes of "
         "each order; the judge abstains from the others",
         f"realised error {share:.1f} % [{least:.1f}, {most:.1f}] ({certified.num_wrong:,} of {certified.num_given:,} wrong); "

@@ -23,7 +23,7 @@ from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.certificate import FORM, certificate_id, certificate_lines
 from rewardlab.judging.guarantee import GUARANTEE, Guarantee, judge_facts, read_guarantee
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config, weights_name
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config, judge_weights_id
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.pages import page_environment
 
@@ -90,6 +90,6 @@ def _judge_of(run: Run) -> tuple[Report, Mapping[str, Any]]:
         raise DataError(f"{run.name}: the run failed ({report.failure}); the same `bench run` command retries its votes")
     config = judge_config(JudgeConfig.model_validate(dict(report.judge_config)))
     is_local = JudgeSpec.parse(config.judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint is not None
-    if is_local and weights_name(config.judge) != identity.get("weights"):
+    if is_local and judge_weights_id(config.judge) != identity.get("weights"):
         raise ConfigError(f"{config.judge}: its weights have changed since the run {run.name}, or are not here; run it again")
     return report, judge_facts(config, identity)

@@ -174,7 +174,10 @@ def certificate_write(
     from rewardlab.data.files import write_atomic
     from rewardlab.judging.certificate import CERTIFICATE, certificate_lines
 
-    content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
+    path = out or run / CERTIFICATE
+    if path.suffix != ".json":
+        raise ConfigError(f"--out {path}: expected a .json file; the page of the same name ends in .html")
+    content = make_certificate(run, attacked=attacked, command=command_line())
     page = path.with_suffix(".html")
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     write_atomic(page, certificate_page(content))
@@ -191,6 +194,7 @@ def certificate_check(
     """
     from rewardlab.errors import DataError
     from rewardlab.judging.certificate import certificate_lines, read_certificate, staleness
+    from rewardlab.judging.spec import judge_weights_id
 
     try:
         content = read_certificate(path)
@@ -201,8 +205,8 @@ def certificate_check(
     if why := staleness(content):
         typer.echo(why, err=True)
         raise typer.Exit(ExitCode.FINDING)
-    known = "the checkpoint has these weights" if content["judge"]["weights"] else "its weights cannot be compared"
-    typer.echo(f"unaltered; {known}")
+    is_known = judge_weights_id(content["judge"]["config"]["judge"])
+    typer.echo(f"unaltered; {'the checkpoint has these weights' if is_known else 'its weights cannot be compared'}")
 
 
 @app.command("guarantee", rich_help_panel=JUDGING)

@@ -205,11 +205,11 @@ def _certificate_lines(folder: Path) -> list[str]:
     """Return the card's lines on the checkpoint's certificate, if it has one. Raise DataError for one that was altered,
     CheckpointError for one of other weights."""
     from rewardlab.judging.certificate import CERTIFICATE, certificate_lines, read_certificate
-    from rewardlab.judging.spec import weights_name
+    from rewardlab.judging.spec import judge_weights_id
 
     if not (folder / CERTIFICATE).exists():
         return []
-    content, weights = read_certificate(folder), weights_name(f"hf:{folder}")
+    content, weights = read_certificate(folder), judge_weights_id(f"hf:{folder}")
     if content["judge"]["weights"] != weights:
         raise CheckpointError(
             f"{folder}/{CERTIFICATE}: is of the weights {content['judge']['weights']!r}, those of the folder are {weights!r}; "
@@ -244,8 +244,7 @@ def _read_report(run: Path, folder: Path) -> Report:
     """Return the report of a run. Raise ConfigError if the run failed, or its judge had other weights or another template."""
     from rewardlab.benchmarks.base import VOTES
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.judging.spec import weights_name
-    from rewardlab.models.checkpoints import read_card
+    from rewardlab.models.checkpoints import read_card, weights_id
 
     report = read_run(run).report
     if report.failure:
@@ -255,7 +254,7 @@ def _read_report(run: Path, folder: Path) -> Report:
         )
     with (run / VOTES).open(encoding="utf-8") as log:
         identity = json.loads(log.readline()).get("identity", {})
-    if (weights := identity.get("weights")) and weights != weights_name(f"hf:{folder}"):
+    if (weights := identity.get("weights")) and weights != weights_id(folder):
         raise ConfigError(
             f"{run}: judged by {report.judge}, whose weights are not those of {folder}; run the benchmark on this checkpoint"
         )

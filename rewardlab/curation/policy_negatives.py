@@ -24,7 +24,7 @@ from rewardlab.data.row_files import lines_of
 from rewardlab.data.set_checks import tie_note
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.spec import weights_name
+from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
@@ -80,7 +80,7 @@ def sample_answers(
     identity = {
         "data": fingerprint_of(pairs),
         "policy": policy.name,
-        "policy_weights": weights_name(policy.name),
+        "policy_weights": judge_weights_id(policy.name),
         "policy_template": template.hash,
         **{f"answer_{name}": value for name, value in config.sampling.items()},
         "seed": seed,

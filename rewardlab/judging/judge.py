@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import judge_config, weights_name
+from rewardlab.judging.spec import judge_config, judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
 from rewardlab.types import (
@@ -265,7 +265,7 @@ class GenerativeJudge(ModelJudge):
         request = self.config.request_identity
         return {
             "judge": self.spec,
-            "weights": weights_name(self.spec),
+            "weights": judge_weights_id(self.spec),
             "template": self.template.hash,
             **self.config.sampling,
             **({"request": request} if request else {}),

@@ -99,7 +99,7 @@ def test_self_distillation_is_of_one_judges_weights(demo_pairs: Any, tmp_path: P
     pairs, out = demo_pairs[0][:4], tmp_path / "out"
     judge = GenerativeJudge(ScriptedSampler(lambda p, n: format_verdict(Choice.FIRST, "x")), load_template("plain"))
     rules = SelfDistilConfig(samples=2, alpha=1.0)
-    monkeypatch.setattr("rewardlab.judging.judge.weights_name", lambda spec: "first")
+    monkeypatch.setattr("rewardlab.judging.judge.judge_weights_id", lambda spec: "first")
     self_distill(pairs, judge, rules, out)
     journal = out / "journal.jsonl"
     whole = journal.read_text()
@@ -107,7 +107,7 @@ def test_self_distillation_is_of_one_judges_weights(demo_pairs: Any, tmp_path: P
     with pytest.raises(DataError, match=r"journal\.jsonl, line 2: corrupt"):
         self_distill(pairs, judge, rules, out)
     journal.write_text(whole)
-    monkeypatch.setattr("rewardlab.judging.judge.weights_name", lambda spec: "second")
+    monkeypatch.setattr("rewardlab.judging.judge.judge_weights_id", lambda spec: "second")
     with pytest.raises(ConfigError, match="differs in weights"):
         self_distill(pairs, judge, rules, out)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import DEMO_JUDGE, ENGINES, OTHERS, JudgeSpec, spec_help, weights_name
+from rewardlab.judging.spec import DEMO_JUDGE, ENGINES, OTHERS, JudgeSpec, judge_weights_id, spec_help
+from rewardlab.models.checkpoints import weights_id
 
 READ = [
     ("hf:runs/rl/final", JudgeSpec("hf", "runs/rl/final"), "runs/rl/final"),
@@ -118,10 +119,10 @@ def test_members() -> None:
 
 
 def test_weights(tmp_path: Path) -> None:
-    """The weights' name is that of the checkpoint that a specification names, whatever stands before it; of nothing else."""
+    """The weights' id is that of the checkpoint that a specification names, whatever stands before it; of nothing else."""
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    known = weights_name(f"hf:{tmp_path}")
+    known = weights_id(tmp_path)
     assert known
     for text in (f"hf:{tmp_path}", f"vllm:{tmp_path}", f"prob:{tmp_path}", f"prob:vllm:{tmp_path}", f"verify:hf:{tmp_path}"):
-        assert weights_name(text) == known
-    assert weights_name("scripted") == weights_name("openai:m@http://a") == weights_name("hf:none") == ""
+        assert judge_weights_id(text) == known
+    assert judge_weights_id("scripted") == judge_weights_id("openai:m@http://a") == judge_weights_id("hf:none") == ""
