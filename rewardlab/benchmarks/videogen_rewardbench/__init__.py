@@ -23,7 +23,16 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
+from rewardlab.benchmarks.media_answers import (
+    MediaRow,
+    checked,
+    data_rows,
+    labelled_pair,
+    load_media,
+    medium_of,
+    systems_in,
+    text_of,
+)
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES
 from rewardlab.errors import DataError
@@ -57,7 +66,10 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: expected path_A, path_B, prompt, Overall ({reason(error, fields)})") from error
     source = "videogen_rewardbench"
-    pair = labelled_pair(str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source)
+    systems = systems_in(fields, ("A_model", "B_model"), where)
+    pair = labelled_pair(
+        str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source, systems=systems
+    )
     return MediaRow(Row(number, pair, GROUP, prompt.casefold(), {}), answers=((first,), (second,)))
 
 
