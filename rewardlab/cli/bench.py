@@ -139,7 +139,7 @@ class RunOptions:
         typer.Option(
             "--labels",
             help="JSON lines of people's ratings (`pair_id`, `rater`, `choice`): they label pairs without a label, and the "
-            "report has the judge's agreement with people.",
+            "report has the judge's agreement with people. Pairs that name two systems are judged without a label, too.",
             rich_help_panel=ROWS,
         ),
     ] = None

@@ -45,9 +45,10 @@ class CorrectedMean:
 
     def labels_for(self, half_width: float) -> int | None:
         """Return how many labels in all give an interval of +- ``half_width`` (0..1) on this many judged pairs; None where the
-        judged pairs are too few for any number of labels."""
+        judged pairs are too few for any number of labels, or the labels do not vary, which tells nothing."""
         left = (half_width / student_quantile(self.freedom)) ** 2 - self.judge_variance
-        return math.ceil(self.num_labelled * self.label_variance / left) if left > 0 else None
+        is_known = left > 0 and self.label_variance > 0
+        return math.ceil(self.num_labelled * self.label_variance / left) if is_known else None
 
 
 def corrected_mean(
@@ -100,3 +101,42 @@ def corrected_mean(
         judge_variance=judge_part,
         freedom=freedom,
     )
+
+
+HALF_WIDTH = 0.05  # of the interval that more labels are counted for
+Score = tuple[float | None, float, str]  # of a pair (0..1): by people (None: no label), by the judge; its prompt
+
+
+@dataclass(frozen=True)
+class CorrectedScore:
+    """A mean (0..1) over ``num_pairs``: by the judge, by the labels of ``num_labelled`` of them, and corrected.
+
+    ``corrected`` is the mean of the labels if all pairs have one, None if labels are of fewer than four prompts. ``saved`` is
+    the fraction of the labels that the judge saves (:class:`CorrectedMean`);
+    ``labels_more`` is how many labels more give an interval of ± 5 points, None if that cannot be said, or no number does.
+    """
+
+    num_pairs: int
+    num_labelled: int
+    judge_only: AccuracyEstimate
+    label_only: AccuracyEstimate | None
+    corrected: AccuracyEstimate | None
+    saved: float | None
+    labels_more: int | None
+
+
+def corrected_score(scores: Sequence[Score]) -> CorrectedScore:
+    """Return the three means of at least one pair's scores."""
+    labelled = [(people, judge, prompt) for people, judge, prompt in scores if people is not None]
+    others = [(judge, prompt) for people, judge, prompt in scores if people is None]
+    prompts = [prompt for *_, prompt in labelled]
+    label_only = mean_estimate([people for people, *_ in labelled], prompts) if labelled else None
+    judge_only = mean_estimate([judge for _, judge, _ in scores], [prompt for *_, prompt in scores])
+    if others and len(set(prompts)) >= FEWEST_CLUSTERS:
+        people, judged, _ = zip(*labelled, strict=True)
+        unlabelled, other_prompts = zip(*others, strict=True)
+        mean = corrected_mean(people, judged, unlabelled, prompts, other_prompts)
+        needed = mean.labels_for(HALF_WIDTH)
+        more = None if needed is None else max(0, needed - len(labelled))
+        return CorrectedScore(len(scores), len(labelled), judge_only, label_only, mean.corrected, mean.saved, more)
+    return CorrectedScore(len(scores), len(labelled), judge_only, label_only, None if others else label_only, None, None)
