@@ -122,8 +122,10 @@ def main() -> None:
         "",
         f"`{shlex.join(['python', *sys.argv])}`, commit {commit()[:12]}.",
         f"Four systems, {NUM_PROMPTS * PAIRS_OF_PROMPT:,} judged pairs ({PAIRS_OF_PROMPT} a prompt), a label of 100 or 300",
-        f"of them, {100 * TURNED:.0f} % of the labels turned. Percent of {options.repetitions:,} samples and four systems of which",
-        "the 95 % interval holds the true win rate; widths of single intervals against those of labels alone; percent of pairs of",
+        f"of them, {100 * TURNED:.0f} % of the labels turned. "
+        f"Percent of {options.repetitions:,} samples and four systems of which",
+        "the 95 % interval holds the true win rate; widths of single intervals against those of labels alone; "
+        "percent of pairs of",
         f"systems in their true order. The corrected win rate is covered in {min(shares)} to {max(shares)} %.",
         "",
         f"| {' | '.join(COLUMNS)} |",
