@@ -230,7 +230,8 @@ def judge_rows(
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
         others: dict[str, Sequence[Judgment]] = {}
         for name, some in further.items():
-            further_pass = Pass(name, some, further_orders[name], log, prices=settings.prices)
+            stop_error = query.stop_error if name == UNLABELLED_PASS else None
+            further_pass = Pass(name, some, further_orders[name], log, stop_error, settings.prices)
             others[name] = further_pass.run(judge, num_votes, settings.seed, gate)
         votes_pass = Pass(VOTES_PASS, rows, orders, log, query.stop_error, settings.prices)
         if extra.votes is None:
