@@ -13,7 +13,7 @@ from rewardlab.benchmarks.media import check_media, read_media, read_within
 from rewardlab.data.images import plain_image
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import rows_of
-from rewardlab.data.rows import FRAMES, systems_of, validate
+from rewardlab.data.rows import FRAMES, validate
 from rewardlab.data.video import is_video
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair, Tie
@@ -68,11 +68,6 @@ def labelled_pair(pair_id: str, question: str, responses: tuple[str, str], label
     """Return a pair with the label of a benchmark: the better response, or why there is none."""
     preferred, tie = (None, label) if isinstance(label, Tie) else (label, None)
     return PreferencePair(pair_id, question, responses, preferred, tie=tie, **fields)
-
-
-def systems_in(fields: Mapping[str, Any], columns: tuple[str, str], where: str) -> tuple[str, str]:
-    """Return the names of the models in two columns; "" where a file does not have them. Raise DataError for no text."""
-    return systems_of([fields.get(column) for column in columns], where)
 
 
 def checked(row: MediaRow, where: str) -> MediaRow:

@@ -488,15 +488,8 @@ def ties_rows(ties: TieScores) -> list[tuple[str, str, str]]:
     return rows
 
 
-WIN_RATES = (
-    "pairs (labelled)",
-    "judge alone, %",
-    "labels alone, %",
-    "corrected, %",
-    "labels saved",
-    "more labels for ± 5 points",
-)
-SYSTEMS, PAIRS_OF_SYSTEMS = ("system", *WIN_RATES), ("pair of systems", *WIN_RATES)
+MEANS = ("pairs (labelled)", "judge alone, %", "labels alone, %", "corrected, %", "labels saved", "more labels for ± 5 points")
+SYSTEMS, PAIRS_OF_SYSTEMS = ("system", *MEANS), ("pair of systems", *MEANS)
 
 
 def systems_sentence(scores: SystemScores) -> str:

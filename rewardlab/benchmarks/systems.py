@@ -108,9 +108,6 @@ def _certainty(judgment: Judgment) -> float:
 
 
 def _confidence(met: Sequence[tuple[Row, Judgment]]) -> tuple[AccuracyEstimate, AccuracyEstimate]:
-    labelled, others = ([(row, judged) for row, judged in met if has_label(row.pair) is is_so] for is_so in (True, False))
-    first, second = (
-        mean_estimate([_certainty(judged) for _, judged in some], [row.cluster for row, _ in some])
-        for some in (labelled, others)
-    )
-    return first, second
+    parts = ([(_certainty(judged), row.cluster) for row, judged in met if has_label(row.pair) is one] for one in (True, False))
+    labelled, others = (mean_estimate(*map(list, zip(*part, strict=True))) for part in parts)
+    return labelled, others

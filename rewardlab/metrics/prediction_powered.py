@@ -62,7 +62,8 @@ def corrected_mean(
     same, ``unlabelled`` its scores of the other pairs; labelled pairs are a random sample of all. Raise ValueError unless there
     are labels of four prompts or more, and one other pair.
 
-    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1.
+    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1. It is
+    0, too, if the corrected interval would be wider than that of the labels alone.
     """
     y, f, rest = (np.asarray(values, dtype=float) for values in (labels, judged, unlabelled))
     named = clusters is not None and unlabelled_clusters is not None
@@ -89,9 +90,12 @@ def corrected_mean(
     freedom = num - 1.0
     alone = scale * float((label**2).sum())
     corrected = AccuracyEstimate(min(1.0, max(0.0, mean)), interval_of(mean, Spread(variance, freedom, num)))
+    label_only = mean_estimate(y, of_labels)
+    if np.ptp(corrected.interval) > np.ptp(label_only.interval):  # few labels, and a mean close to 0 or 1
+        corrected, weight, variance, label_part, judge_part = label_only, 0.0, alone, alone, 0.0
     return CorrectedMean(
         judge_only=mean_estimate(np.concatenate([f, rest]), numbers),
-        label_only=mean_estimate(y, of_labels),
+        label_only=label_only,
         corrected=corrected,
         weight=weight,
         saved=1 - variance / alone if alone else 0.0,

@@ -23,18 +23,9 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.benchmarks.media_answers import (
-    MediaRow,
-    checked,
-    data_rows,
-    labelled_pair,
-    load_media,
-    medium_of,
-    systems_in,
-    text_of,
-)
+from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES
+from rewardlab.data.rows import FRAMES, systems_of
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Judgment, Tie
 from rewardlab.verdicts.votes import share_of_valid
@@ -66,7 +57,7 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: expected path_A, path_B, prompt, Overall ({reason(error, fields)})") from error
     source = "videogen_rewardbench"
-    systems = systems_in(fields, ("A_model", "B_model"), where)
+    systems = systems_of((fields.get("A_model"), fields.get("B_model")), where)
     pair = labelled_pair(
         str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source, systems=systems
     )
