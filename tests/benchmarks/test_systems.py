@@ -26,6 +26,7 @@ from rewardlab.metrics.intervals import mean_estimate
 from rewardlab.metrics.prediction_powered import corrected_mean, corrected_score
 from rewardlab.types import Judgment, Outcome, PreferencePair, Tie
 from tests.conftest import SHARED_DATA
+from tests.support.openai_server import ChatServer, chat_server
 
 NAMES = ("north", "south", "west")
 
@@ -160,6 +161,27 @@ def test_more_labels_ask_nothing_again(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
     with pytest.raises(ConfigError, match="run its `bench run` command again with --labels"):
         add_agreement(tmp_path / "run", labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"votes": 1}, {"votes": 3, "stop_error": 0.05}], ids=["all votes", "in turns"])
+def test_an_endpoint_is_asked_once_and_sees_no_names(how: dict[str, Any], tmp_path: Path) -> None:
+    """Labels that come later, ties among them, ask for nothing; requests do not name the systems."""
+    data, labels, _ = write(tmp_path, 24, set(range(0, 24, 3)))
+    with chat_server(server := ChatServer(by_seed=True)) as url:
+        first = run(data, labels, f"openai:m@{url}", tmp_path / "run", **how)
+        asked = len(server.bodies)
+        _, labels, _ = write(tmp_path, 24, set(range(20)))
+        second = run(data, labels, f"openai:m@{url}", tmp_path / "run", **how)
+        assert len(server.bodies) == asked
+    assert not any(name in json.dumps(server.bodies) for name in NAMES)
+    assert first.systems is not None
+    assert second.systems is not None
+    assert second.systems.num_labelled == 20
+    assert second.ties is not None
+    assert {name: rate.judge_only for name, rate in first.systems.win_rates.items()} == {
+        name: rate.judge_only for name, rate in second.systems.win_rates.items()
+    }
 
 
 def test_required(tmp_path: Path) -> None:
