@@ -116,8 +116,8 @@ class CorrectedScore:
     """A mean (0..1) over ``num_pairs``: by the judge, by the labels of ``num_labelled`` of them, and corrected.
 
     ``corrected`` is the mean of the labels if all pairs have one, None if labels are of fewer than four prompts. ``saved`` is
-    the fraction of the labels that the judge saves (:class:`CorrectedMean`);
-    ``labels_more`` is how many labels more give an interval of ± 5 points, None if that cannot be said, or no number does.
+    the fraction of the labels that the judge saves (:class:`CorrectedMean`); ``labels_more`` is how many labels more give an
+    interval of ± 5 points, None if no number does, or that cannot be told.
     """
 
     num_pairs: int
