@@ -200,7 +200,7 @@ def judge_rows(
     every = [*rows, *(row for some in further.values() for row in some)]
     compared = [row.pair for row in every if names_two_systems(row.pair)] if extra.is_plain else []
     systems = {system for pair in compared for system in pair.systems}
-    has_ratings = any(row.pair.ratings for row in rows)
+    has_ratings = extra.is_plain and any(row.pair.ratings for row in rows)
     parts = {"ties": TIES_PASS in further, "agreement": has_ratings, "systems": bool(systems)}
     check_possible(
         settings.requirements,
