@@ -174,7 +174,10 @@ def certificate_write(
     from rewardlab.data.files import write_atomic
     from rewardlab.judging.certificate import CERTIFICATE, certificate_lines
 
-    content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
+    path = out or run / CERTIFICATE
+    if path.suffix != ".json":
+        raise ConfigError(f"--out {path}: expected a .json file; the page of the same name ends in .html")
+    content = make_certificate(run, attacked=attacked, command=command_line())
     page = path.with_suffix(".html")
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     write_atomic(page, certificate_page(content))

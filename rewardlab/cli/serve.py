@@ -532,7 +532,6 @@ def label_pairs(options: LabelOptions) -> None:
 
 def _export_labels(store: LabelStore, path: Path) -> None:
     """Write all ratings, and print each rater's work and consistency."""
-    from rewardlab.data.label_store import RaterSummary
     from rewardlab.data.ratings import write_ratings
     from rewardlab.metrics.intervals import wilson_interval
     from rewardlab.reporting.tables import with_interval
@@ -540,11 +539,11 @@ def _export_labels(store: LabelStore, path: Path) -> None:
     labels = [(pair_id, rating) for pair_id, _, rating in store.ratings()]
     write_ratings(path, labels)
     for rater in store.tokens():
-        summary = RaterSummary.of((pair_id, rating) for pair_id, rating in labels if rating.rater == rater)
-        same, repeated = summary.num_same, summary.num_repeated
+        summary = store.summary(rater)
+        same, repeated = summary["num_same"], summary["num_repeated"]
         rate = f", {with_interval(same / repeated, wilson_interval(same, repeated))} %" if repeated else ""
         typer.echo(
-            f"{rater}: {summary.num_pairs} pairs, {summary.num_ties} ties, {summary.num_skipped} cannot tell; "
+            f"{rater}: {summary['num_pairs']} pairs, {summary['num_ties']} ties, {summary['num_skipped']} cannot tell; "
             f"same choice in {same} of {repeated} repetitions{rate}"
         )
     typer.echo(f"{path}: {len(labels)} ratings of {len({pair_id for pair_id, _ in labels})} pairs")

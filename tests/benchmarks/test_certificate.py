@@ -19,7 +19,7 @@ from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.cli.push import checkpoint_upload
 from rewardlab.errors import CheckpointError, ConfigError, DataError
-from rewardlab.judging.certificate import certificate_id, misfit, read_certificate
+from rewardlab.judging.certificate import certificate_id, misfit, read_certificate, staleness
 from rewardlab.judging.spec import DEMO_JUDGE
 
 
@@ -62,6 +62,9 @@ def test_any_altered_field_shows(run: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps(altered))
         with pytest.raises(DataError, match=r"altered|not a certificate"):
             read_certificate(path)
+    path.write_text(json.dumps(content).replace('{"id"', '{"accuracy": {"micro": 1.0}, "id"', 1))  # the last of two counts
+    with pytest.raises(DataError, match="a name appears twice"):
+        read_certificate(path)
     path.write_text(json.dumps({**content, "extra": 1}))
     assert CliRunner().invoke(app, ["certificate", "check", str(path)]).exit_code == 1
 
@@ -69,6 +72,9 @@ def test_any_altered_field_shows(run: Path, tmp_path: Path) -> None:
 def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     """The commands, on the run's folder; then one byte of the weights is another."""
     runner = CliRunner()
+    refused = runner.invoke(app, ["certificate", "write", str(run), "--out", str(run / "mine.html")])  # the page's own name
+    assert isinstance(refused.exception, ConfigError)
+    assert "expected a .json file" in str(refused.exception)
     done = runner.invoke(app, ["certificate", "write", str(run)])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
@@ -79,6 +85,9 @@ def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     content = read_certificate(run)
     assert content["id"] == certificate_id(content)
     assert content["agreement"]["num_raters"] == 3
+    for elsewhere in ("http://127.0.0.1:9", "panel:hf:a,hf:b", "replay:votes.jsonl"):  # their weights cannot be compared
+        judge = content["judge"]["config"] | {"judge": elsewhere}
+        assert staleness({"judge": {"config": judge, "weights": "hashes of theirs"}}) == ""
     [weights] = (run.parent / "judge").glob("*.safetensors")
     kept, stat = weights.read_bytes(), weights.stat()
     try:
