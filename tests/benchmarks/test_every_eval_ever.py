@@ -22,7 +22,7 @@ VOTES = (  # of the pairs in turn, (in the given order, in the swapped one)
     (("first", "ok"), ("second", "ok")),
     ((None, "tie"), ("first", "ok")),
     ((None, "timeout"), (None, "truncated")),
-    (("second", "ok"), (None, "no_verdict")),
+    (("first", "ok"), (None, "no_verdict")),
 )
 FINISHES = {"timeout": "timeout", "truncated": "length"}
 
@@ -74,7 +74,9 @@ def test_there_and_back(run: Path) -> None:
     assert (interval["lower"], interval["upper"]) == report.scores.interval
     assert {record["evaluation_id"] for record in records} == {aggregate["evaluation_id"]}
     of_pairs = [record for record in records if record["evaluation_result_id"] == "pairs/accuracy"]
-    assert sum(record["evaluation"]["score"] for record in of_pairs) / 48 == pytest.approx(report.scores.accuracy.micro)
+    assert (
+        sum(record["evaluation"]["score"] for record in of_pairs) / 48 == pytest.approx(3 / 8) == report.scores.accuracy.micro
+    )
     first, third = records[0]["metadata"], records[2]["metadata"]
     assert [(facts["order"], facts["sample"], facts["verdict"]) for facts in (first, third)] == [
         ("AB", "0", "A"),
@@ -101,6 +103,9 @@ def test_what_is_refused(run: Path) -> None:
     with pytest.raises(DataError, match="the run failed"):
         write_every_eval_ever(read_run(run / "run"), rows, run / "out", model="me/x")
     assert not (run / "out").exists()
+    (run / "no_choice.jsonl").write_text((run / "votes.jsonl").read_text().replace('"first"', "null"))
+    with pytest.raises(DataError, match="only ok has a choice"):
+        run_bench(bench_settings("pairs", run / "pairs.jsonl", f"replay:{run / 'no_choice.jsonl'}"), run / "none")
     record = {"metadata": {"profile": "other/1"}, "sample_id": "p0", "output": {"raw": [""]}}
     (run / "samples.jsonl").write_text(json.dumps(record))
     command = [
