@@ -560,6 +560,8 @@ def bench_export(options: ExportOptions) -> None:
     if options.form not in EXPORTS:
         raise ConfigError(f"--form {options.form}: expected {' or '.join(EXPORTS)}")
     run, is_inspect = options.run, options.form == "inspect"
+    if options.model and is_inspect:
+        raise ConfigError("--model is for --form every_eval_ever; leave it out")
     finished = read_run(run)
     place = options.data or Path(finished.report.data)
     if not place.exists():
