@@ -26,7 +26,9 @@ from rewardlab.cli.options import (
     RandomSeed,
     allowances,
     app,
+    judge_of,
     parse_judge_keys,
+    refuse_run_keys,
 )
 from rewardlab.errors import ConfigError
 
@@ -111,6 +113,25 @@ MEDIA, SIGNS = "Media", "Signs of a policy that pleases the judge"
 MOST_VOTES = 64  # in each order, of a framework's request
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
 NETWORK_S = 10.0  # beside its work, for a peer's answer
+GuaranteeFile = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--guarantee",
+        help="The guarantee.json of `rewardlab guarantee` on a run of this judge, or the run's folder: requests may then "
+        "name an error, and get a verdict or `abstained`.",
+        rich_help_panel=ENGINE,
+    ),
+]
+AllowedPrefixes = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--allow-url", help="Allow fetching media from URLs with this prefix; repeat for several.", rich_help_panel=MEDIA
+    ),
+]
+MediaFolder = Annotated[
+    Optional[Path],
+    typer.Option("--media", help="Folder of files that requests can refer to as media:NAME.", rich_help_panel=MEDIA),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,15 +237,7 @@ class ServeOptions:
             rich_help_panel=ENGINE,
         ),
     ] = None
-    guarantee: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--guarantee",
-            help="The guarantee.json of `rewardlab guarantee` on a run of this judge, or the run's folder: requests may then "
-            "name an error, and get a verdict or `abstained`.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None
+    guarantee: GuaranteeFile = None
     certificate: Annotated[
         Optional[Path],
         typer.Option(
@@ -255,16 +268,8 @@ class ServeOptions:
             rich_help_panel=CLIENTS,
         ),
     ] = None
-    allow_url: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--allow-url", help="Allow fetching media from URLs with this prefix; repeat for several.", rich_help_panel=MEDIA
-        ),
-    ] = None
-    media: Annotated[
-        Optional[Path],
-        typer.Option("--media", help="Folder of files that requests can refer to as media:NAME.", rich_help_panel=MEDIA),
-    ] = None
+    allow_url: AllowedPrefixes = None
+    media: MediaFolder = None
     uploads: Annotated[
         Optional[Path],
         typer.Option(
@@ -414,6 +419,33 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
         num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
     )
     return create_app(opened, replace(server, rules=rules, queue=queue))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """Options of `rewardlab mcp`."""
+
+    overrides: JudgeKeys = None
+    judge: JudgeOption
+    guarantee: GuaranteeFile = None
+    allow_url: AllowedPrefixes = None
+    media: MediaFolder = None
+
+
+@command(app, "mcp", rich_help_panel=SERVING)
+def serve_tool(options: ToolOptions) -> None:
+    """Serve a judge as a tool of the Model Context Protocol, `compare`, over standard input and output.
+
+    A client starts this command and calls `compare(question, answers, images, votes, error)`: two answers are compared in both
+    orders. Images are data URLs; URLs and files only as --allow-url and --media say. `pip install 'rewardlab[mcp]'`.
+    """
+    from rewardlab.judging.api import open_async_judge
+    from rewardlab.serving.mcp_server import mcp_server
+    from rewardlab.serving.media import Media
+
+    media = Media(allowed_urls=options.allow_url or (), folder=options.media)
+    judge = open_async_judge(refuse_run_keys(judge_of(options.judge, options.overrides)), guarantee=options.guarantee)
+    mcp_server(judge, media).run("stdio")
 
 
 STORE, LABELS = "labels.sqlite", "labels.jsonl"
