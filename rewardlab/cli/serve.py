@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rewardlab.judging.judge import GenerativeJudge
     from rewardlab.serving.limits import Limits
     from rewardlab.serving.service import ServerOptions
+    from rewardlab.types import Rating
 
 
 SERVE_PREFIX = "REWARDLAB_SERVE"
@@ -507,8 +508,11 @@ def _export_labels(store: LabelStore, path: Path) -> None:
 
     labels = [(pair_id, rating) for pair_id, _, rating in store.ratings()]
     write_ratings(path, labels)
-    for rater in store.tokens():
-        summary = RaterSummary.of((pair_id, rating) for pair_id, rating in labels if rating.rater == rater)
+    by_rater: dict[str, list[tuple[str, Rating]]] = {rater: [] for rater in store.tokens()}
+    for pair_id, rating in labels:
+        by_rater[rating.rater].append((pair_id, rating))
+    for rater, of_rater in by_rater.items():
+        summary = RaterSummary.of(of_rater)
         same, repeated = summary.num_same, summary.num_repeated
         rate = f", {with_interval(same / repeated, wilson_interval(same, repeated))} %" if repeated else ""
         typer.echo(

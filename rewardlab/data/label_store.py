@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,9 +74,15 @@ class LabelStore:
         where = (pair_id, visit, rater)
         self._db.execute("DELETE FROM ratings WHERE pair_id = ? AND visit = ? AND rater = ?", where)
 
-    def ratings(self) -> list[tuple[str, int, Rating]]:
-        """Return (pair_id, visit, rating) of all ratings, in the order in which they were given."""
-        rows = self._db.execute(f"SELECT pair_id, visit, {', '.join(RATING_FIELDS)} FROM ratings ORDER BY rowid")
+    def visits(self) -> Iterator[tuple[str, int, str]]:
+        """Yield (pair_id, visit, rater) of all ratings, in the order in which they were given."""
+        yield from self._db.execute("SELECT pair_id, visit, rater FROM ratings ORDER BY rowid")
+
+    def ratings(self, rater: str | None = None) -> list[tuple[str, int, Rating]]:
+        """Return (pair_id, visit, rating) of all ratings, or of one rater's, in the order in which they were given."""
+        where, values = ("", ()) if rater is None else (" WHERE rater = ?", (rater,))
+        query = f"SELECT pair_id, visit, {', '.join(RATING_FIELDS)} FROM ratings{where} ORDER BY rowid"
+        rows = self._db.execute(query, values)
         return [(row[0], row[1], rating_of(dict(zip(RATING_FIELDS, row[2:], strict=True)), str(self.path))) for row in rows]
 
 

@@ -100,6 +100,13 @@ def test_raters_share_pairs_up_to_a_number(tmp_path: Path) -> None:
     assert all(len(set(of_pair)) == len(of_pair) == 2 for of_pair in by_pair.values())
 
 
+def test_a_rater_who_is_done_reads_no_other_ratings(tmp_path: Path) -> None:
+    """Of a million ratings the summary would take half a minute, in which all raters wait."""
+    LabelStore(tmp_path / "labels.sqlite").add("id-0", 0, Rating("bob", 5))  # which cannot be read
+    queue = queue_of(tmp_path, 1)
+    assert rate(queue, "ann", queue.show("ann"))["summary"]["num_pairs"] == 1
+
+
 def test_a_pair_left_open_is_free_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rater who has rated the pair and is done holds no second place of it."""
     queue, now = queue_of(tmp_path, 1, raters_per_pair=1), [0.0]
