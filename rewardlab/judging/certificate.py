@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Facts
-from rewardlab.judging.spec import weights_name
+from rewardlab.judging.spec import OTHERS, PANEL, POOL, JudgeSpec, weights_name
 from rewardlab.reporting.tables import percent, with_interval
 
 CERTIFICATE = "certificate.json"
@@ -27,16 +27,25 @@ def certificate_id(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raise ValueError if a name appears twice: readers differ on which value holds, and the id has one."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a field appears twice")
+    return found
+
+
 def read_certificate(path: Path) -> dict[str, Any]:
     """Return the certificate of a file, or of a folder with one. Raise DataError for another file, and for one whose content is
     not that of its id: it was altered."""
     file = path / CERTIFICATE if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_without_doubles)
         if not isinstance(content, dict) or content.get("form") != FORM:
             raise ValueError("no certificate of this form")
         expected = certificate_id(content)
-    except (OSError, ValueError, RecursionError) as error:
+        if content.get("id") == expected:
+            certificate_lines(content)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(f"{file}: not a certificate ({error}); expected that of `rewardlab certificate write`") from error
     if content.get("id") != expected:
         raise DataError(f"{file}: altered: its content has the id {expected}, not {content.get('id')!r}")
@@ -45,13 +54,14 @@ def read_certificate(path: Path) -> dict[str, Any]:
 
 def staleness(content: Mapping[str, Any]) -> str:
     """Return why a certificate no longer holds for the judge that it names, "" if it does as far as can be seen here. Weights
-    behind an endpoint cannot be seen."""
-    judge = content["judge"]
-    if not judge["weights"] or weights_name(judge["config"]["judge"]) == judge["weights"]:
+    behind an endpoint, and those of a judge of recorded samples, cannot be seen."""
+    name, weights = str(content["judge"]["config"]["judge"]), content["judge"]["weights"]
+    spec, now = JudgeSpec.parse(name, *OTHERS), weights_name(name)
+    can_be_seen = spec.checkpoint is not None or spec.engine in (PANEL, POOL)
+    if not can_be_seen or now == weights:
         return ""
-    now = weights_name(judge["config"]["judge"])
     where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"
-    return f"stale: {judge['config']['judge']} {where}; the certificate is of {judge['weights']!r})"
+    return f"stale: {name} {where}; the certificate is of {weights!r})"
 
 
 def certificate_lines(content: Mapping[str, Any]) -> list[str]:
@@ -78,7 +88,8 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
         )
     if attacks := content["robustness"]:
         lines.append(f"under attack: {attacks['num_pairs']:,} pairs")
-    return lines
+    # It may be someone else's: no text of it begins a line, or commands a terminal.
+    return ["".join(mark if mark.isprintable() else " " for mark in line) for line in lines]
 
 
 def misfit(content: Mapping[str, Any], facts: Facts) -> str:

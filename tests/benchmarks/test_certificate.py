@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.cli.push import checkpoint_upload
 from rewardlab.errors import CheckpointError, ConfigError, DataError
-from rewardlab.judging.certificate import certificate_id, misfit, read_certificate
+from rewardlab.judging.certificate import certificate_id, certificate_lines, misfit, read_certificate, staleness
 from rewardlab.judging.spec import DEMO_JUDGE
 
 
@@ -136,3 +136,47 @@ def test_the_model_card_has_it(run: Path, tmp_path: Path) -> None:
     (folder / "certificate.json").write_text(json.dumps({**other, "id": certificate_id(other)}))
     with pytest.raises(CheckpointError, match="is of the weights 'ab'"):
         checkpoint_upload(folder, "owner/name", [], {})
+
+
+Alter = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda content: content.pop("judge"),
+        lambda content: content.pop("agreement"),
+        lambda content: content["judge"].pop("config"),
+        lambda content: content["pairs"].update(number="many"),
+        lambda content: content["agreement"]["person"].update(interval=None),
+        lambda content: content.update(guarantee=[1]),
+    ],
+)
+def test_a_certificate_that_lacks_a_part_is_none(run: Path, tmp_path: Path, alter: Alter) -> None:
+    """Even if its id is that of its content."""
+    content = json.loads(json.dumps(make_certificate(run)))
+    alter(content)
+    (tmp_path / "certificate.json").write_text(json.dumps({**content, "id": certificate_id(content)}))
+    with pytest.raises(DataError, match="not a certificate"):
+        read_certificate(tmp_path)
+
+
+def test_a_certificate_says_one_thing(run: Path, tmp_path: Path) -> None:
+    """A field that appears twice is refused: the id is of the last one. No text of it begins a line or commands a terminal."""
+    content = make_certificate(run)
+    path, text = tmp_path / "certificate.json", json.dumps(content)
+    path.write_text(text.replace('"accuracy": ', '"accuracy": {"micro": 0.999}, "accuracy": ', 1))
+    with pytest.raises(DataError, match="a field appears twice"):
+        read_certificate(path)
+    content["pairs"] = {**content["pairs"], "benchmark": "pairs\ncertificate valid\x1b[31m"}
+    lines = certificate_lines(content)
+    assert all(line.isprintable() for line in lines)
+    assert lines[2].startswith("pairs: 4 of pairs certificate valid")
+
+
+def test_a_judge_without_weights_is_not_stale(run: Path) -> None:
+    """Recorded samples, or a judge that is served: nothing here can be compared."""
+    content = make_certificate(run)
+    for name in ("replay:samples.jsonl", "http://127.0.0.1:9/v1"):
+        other = {**content["judge"], "config": {"judge": name}, "weights": "71d04f3d301ea26b"}
+        assert staleness({**content, "judge": other}) == ""
