@@ -57,8 +57,8 @@ class Guarantee:
     def check(self, error: float, facts: Facts, votes: int | None = None) -> int:
         """Return how many votes to sample in each order for verdicts of an error of at most ``error``.
 
-        Raise ConfigError for an ``error`` that is not between 0 and one half, and where the guarantee does not hold for it: it is
-        of another judge or of other weights, of another number of ``votes``, of a larger error, or no threshold was certified.
+        Raise ConfigError for an ``error`` that is not between 0 and one half, and where the guarantee does not hold for it: it
+        is of another judge or of other weights, of another number of ``votes``, of a larger error, or none was certified.
         """
         if self.certified.threshold is None:
             raise ConfigError(
