@@ -468,23 +468,24 @@ def label_pairs(options: LabelOptions) -> None:
     Prints a link for each rater. Each rating is stored in OUT/labels.sqlite before the next pair is shown, and the same command
     resumes. When the server stops, and with --export, the ratings go to OUT/labels.jsonl.
     """
-    from rewardlab.data.files import lock_file
     from rewardlab.data.label_store import LabelStore
-    from rewardlab.data.pair_table import PairTable
-    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
-    from rewardlab.serving.middleware import accepted_hosts
-    from rewardlab.serving.server import check_port
 
     if options.export:
         if not (options.out / STORE).is_file():
             raise ConfigError(f"--out {options.out}: has no {STORE}; run the command without --export first")
         _export_labels(LabelStore(options.out / STORE), options.out / LABELS)
         return
+    from rewardlab.data.files import lock_file
+    from rewardlab.data.pair_table import PairTable
+    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
+    from rewardlab.serving.middleware import accepted_hosts
+    from rewardlab.serving.server import check_port
+
     if options.repeat_every in (1, 2):
         raise ConfigError(f"--repeat-every {options.repeat_every}: expected 3 or more, or 0 for no repetitions")
     check_port(options.host, options.port)
-    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     pairs = PairTable(options.data, images=options.images, frames=None, **allowances(options.allow))
+    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     store = LabelStore(options.out / STORE)
     store.identify({"pairs": pairs.fingerprint, "seed": options.seed})
     rules = LabelRules(options.raters_per_pair, options.repeat_every, options.limit, options.seed, options.instruction)
@@ -510,7 +511,7 @@ def _export_labels(store: LabelStore, path: Path) -> None:
     write_ratings(path, labels)
     by_rater: dict[str, list[tuple[str, Rating]]] = {rater: [] for rater in store.tokens()}
     for pair_id, rating in labels:
-        by_rater[rating.rater].append((pair_id, rating))
+        by_rater.setdefault(rating.rater, []).append((pair_id, rating))
     for rater, of_rater in by_rater.items():
         summary = RaterSummary.of(of_rater)
         same, repeated = summary.num_same, summary.num_repeated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -150,11 +151,23 @@ def test_the_order_of_pairs_is_a_sample(tmp_path: Path) -> None:
     store.add("id-1", 0, Rating("ann", 1))
     with pytest.raises(ConfigError, match="other pairs; use the same"):
         store.identify({"pairs": "c", "seed": 0})
-    with pytest.raises(ConfigError, match="'#1': expected a name"):
-        store.tokens(["ann", "#1"])
+    for name in ("#1", "", " ann", "ann\nbob: http://other/ui#key=1"):
+        with pytest.raises(ConfigError, match=r"--rater '.*': expected words"):
+            store.tokens(["ann", name])
     (tmp_path / "twice.jsonl").write_text('{"pair_id": "a", "question": "q", "responses": ["x", "y"], "preferred": 0}\n' * 2)
     with pytest.raises(DataError, match="'a' appears twice"):
         LabelQueue(PairTable(tmp_path / "twice.jsonl"), store, LabelRules())
+
+
+def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "labels.sqlite") as other:
+        other.execute("CREATE TABLE ratings (of TEXT)")
+    other.close()
+    with pytest.raises(DataError, match=r"labels\.sqlite: cannot be used \(no such column"):
+        queue_of(tmp_path)
+    failed = run_main(main, "label", tmp_path / "no_file.jsonl", "--out", tmp_path / "new", "--port", free_port())
+    assert failed.returncode == 2
+    assert not (tmp_path / "new").exists(), "nothing is left behind"
 
 
 def test_media_in_their_places(tmp_path: Path) -> None:
