@@ -114,6 +114,17 @@ REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
 NETWORK_S = 10.0  # beside its work, for a peer's answer
 
 
+AllowedHosts = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--allowed-host",
+        help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any name, "
+        "but only localhost on a server that listens on this machine alone).",
+        rich_help_panel=ADDRESS,
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """Options of `serve`."""
@@ -141,15 +152,7 @@ class ServeOptions:
             "--log-format", help="text, or json: an object a line, with one line for each request.", rich_help_panel=ADDRESS
         ),
     ] = "text"
-    allowed_host: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--allowed-host",
-            help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any "
-            "name, but only localhost on a server that listens on this machine alone).",
-            rich_help_panel=ADDRESS,
-        ),
-    ] = None
+    allowed_host: AllowedHosts = None
     root_path: Annotated[
         str,
         typer.Option(
@@ -459,6 +462,7 @@ class LabelOptions:
     seed: RandomSeed = 0
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1"
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000
+    allowed_host: AllowedHosts = None
 
 
 @command(app, "label", rich_help_panel=DATA)
@@ -495,7 +499,8 @@ def label_pairs(options: LabelOptions) -> None:
     host = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
     for rater, token in tokens.items():
         typer.echo(f"{rater}: http://{host}:{options.port}/ui#key={token}")
-    run_label_server(create_label_app(queue, tokens, accepted_hosts(options.host, ())), options.host, options.port)
+    hosts = accepted_hosts(options.host, options.allowed_host or ())
+    run_label_server(create_label_app(queue, tokens, hosts), options.host, options.port)
     _export_labels(store, options.out / LABELS)
     os.close(lock)
 

@@ -314,7 +314,9 @@ def test_kill_loses_nothing(tmp_path: Path) -> None:
                 rating = {"item": shown["item"], "choice": better_of(texts_of(shown))}
                 shown = client.post("/v1/labels", json=rating).raise_for_status().json()
 
-    with label_process(tmp_path, *raters) as (process, links):
+    with label_process(tmp_path, *raters, "--allowed-host", "rate.example.org") as (process, links):
+        for host, status in (("rate.example.org", 200), ("other.example.org", 421)):
+            assert httpx.get(links["ann"], headers={"Host": host}).status_code == status
         rate_over_http(links["ann"], 5)
         rate_over_http(links["bob"], 3)
         process.kill()
