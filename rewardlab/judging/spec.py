@@ -26,7 +26,7 @@ from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
 
-BLOCK = 1 << 20  # bytes at either end of a file of weights by which it is known
+BLOCK, NUM_BLOCKS = 1 << 18, 32  # bytes of a file of weights by which it is known, in so many places from its first to its last
 DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for
 
 
@@ -261,18 +261,16 @@ def judge_weights_id(text: str) -> str:
 
 def weights_name(spec: str) -> str:
     """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
-    files, and of a mebibyte at either end of each."""
+    files, and of blocks of each: of the whole of a small one. Training that leaves the first and last tensors as they are, of
+    low rank or with a frozen vision tower, changes it too."""
     folder = local_checkpoint(spec)
     files = sorted(folder.glob("*.safetensors")) if folder is not None else []
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.name} {path.stat().st_size} ".encode())
-        digest.update(_ends_of(path))
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            for number in range(NUM_BLOCKS):
+                file.seek(max(0, size - BLOCK) * number // (NUM_BLOCKS - 1))
+                digest.update(file.read(BLOCK))
     return digest.hexdigest()[:16] if files else ""
-
-
-def _ends_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        first = file.read(BLOCK)
-        file.seek(max(0, path.stat().st_size - BLOCK))
-        return first + file.read(BLOCK)

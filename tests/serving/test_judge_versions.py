@@ -277,16 +277,17 @@ def test_the_engine_of_a_replaced_judge_is_closed() -> None:
 
 
 def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:
-    """Equal files have one name wherever and whenever they were written; one byte more, or another one, has another."""
-    names = []
-    for n, data in enumerate((b"a" * 3000, b"a" * 3000, b"a" * 2999 + b"b", b"a" * 3001)):
+    """Equal files have one name wherever and whenever they were written; one byte more, or another one, also in the middle, has
+    another."""
+    names, half = [], b"a" * (5 << 19)
+    for n, data in enumerate((half * 2, half * 2, half * 2 + b"a", half + b"b" + half[1:], b"a" * 2999 + b"b", b"a" * 3000)):
         folder = tmp_path / str(n)
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(data)
         (folder / "config.json").write_text("{}")
         names.append(weights_name(f"hf:{folder}"))
     assert names[0] == names[1]
-    assert len(set(names)) == 3
+    assert len(set(names)) == 5
     assert weights_name("openai:x@http://localhost:1/v1") == ""
 
 
