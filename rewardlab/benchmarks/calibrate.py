@@ -17,7 +17,7 @@ import numpy as np
 
 from rewardlab.benchmarks.agreement import check_labels
 from rewardlab.benchmarks.base import VOTES
-from rewardlab.benchmarks.comparison import logged_votes, read_plain_run, read_run
+from rewardlab.benchmarks.comparison import logged_votes, read_plain_run
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.files import sha256_of
@@ -84,7 +84,7 @@ def fit_run(folder: Path) -> CalibrationFit:
 
     from rewardlab.verdicts.margins import TemperatureFit, fit_temperature
 
-    run = read_run(folder)
+    run = read_plain_run(folder)
     identity, votes_by_row = identity_of_votes(folder / VOTES), dict(logged_votes(folder / VOTES))
     checkpoint = _checkpoint(str(run.report.judge), identity)
     stored = float(identity.get(VERDICT_TEMPERATURE, 1.0))

@@ -7,18 +7,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from rewardlab.benchmarks.agreement import AgreementScores
 from rewardlab.benchmarks.base import VOTES
+from rewardlab.benchmarks.calibrate import guarantee_lines
 from rewardlab.benchmarks.comparison import Run, read_plain_run, read_run
+from rewardlab.benchmarks.report import ReportPart, attack_part, people_part
 from rewardlab.benchmarks.report_model import Report, json_form
+from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.benchmarks.settings import NO_ENGINES
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.files import sha256_of
 from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.certificate import FORM, certificate_id
-from rewardlab.judging.guarantee import GUARANTEE, judge_facts, read_guarantee
+from rewardlab.judging.certificate import FORM, certificate_id, certificate_lines
+from rewardlab.judging.guarantee import GUARANTEE, Guarantee, judge_facts, read_guarantee
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config, judge_weights_id
 from rewardlab.models.checkpoints import commit
+from rewardlab.reporting.pages import page_environment
 
 
 def make_certificate(folder: Path, *, attacked: Path | None = None, command: str = "") -> dict[str, Any]:
@@ -55,9 +62,26 @@ def make_certificate(folder: Path, *, attacked: Path | None = None, command: str
             raise DataError(f"{attacked}: is no run under attack; expected the folder of a `bench run NAME:attacked`")
         if (of_other["judge"], of_other["weights"]) != (facts["judge"], facts["weights"]):
             raise ConfigError(f"{attacked}: is of another judge, {of_other['judge']!r} with weights {of_other['weights']!r}")
-        names = ("num_pairs", "attacks", "clean", "held_out", "in_training")
-        content["robustness"] = {name: json_form(getattr(other.robustness, name)) for name in names}
+        content["robustness"] = json_form(other.robustness)
     return {"id": certificate_id(content), **content}
+
+
+def certificate_page(content: Mapping[str, Any]) -> str:
+    """Return a certificate as one self-contained HTML page."""
+    judge, pairs = content["judge"], content["pairs"]
+    parts = [people_part(TypeAdapter(AgreementScores).validate_python(content["agreement"]))]
+    if (guarantee := content["guarantee"]) is not None:
+        parts.append(
+            ReportPart("Guaranteed error", ". ".join(guarantee_lines(TypeAdapter(Guarantee).validate_python(guarantee))) + ".")
+        )
+    if (attacks := content["robustness"]) is not None:
+        parts.append(attack_part(TypeAdapter(Robustness).validate_python(attacks)))
+    shown = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}
+    shown |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
+    shown |= {name: content[name] for name in ("date", "command", "commit", "id")}
+    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in shown.items()]
+    page = page_environment("rewardlab.benchmarks").get_template("certificate.html")
+    return page.render(judge=judge["config"]["judge"], lines=certificate_lines(content), parts=parts, facts=facts)
 
 
 def _judge_of(run: Run) -> tuple[Report, Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from rewardlab.benchmarks.agreement import AGREEMENT, RATERS, agreement_rows, agreement_sentence, rater_rows
+from rewardlab.benchmarks.agreement import AGREEMENT, RATERS, AgreementScores, agreement_rows, agreement_sentence, rater_rows
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import (
     MOST_OF_A_KIND,
@@ -39,6 +39,7 @@ from rewardlab.benchmarks.report_model import (
     headline_sentence,
     judge_name,
 )
+from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, largest_loss, robustness_sentence
 from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
 from rewardlab.data.files import write_atomic
@@ -408,13 +409,24 @@ class ReportPart:
     tables: Sequence[tuple[Sequence[str], Rows]] = ()
 
 
+def attack_part(attacks: Robustness) -> ReportPart:
+    """Return what attacks did to the judgments."""
+    tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
+    return ReportPart("Under attack", robustness_sentence(attacks), tables)
+
+
+def people_part(agreement: AgreementScores) -> ReportPart:
+    """Return how the judge and single people agree with people."""
+    of_raters = [(RATERS, rater_rows(agreement))] if agreement.raters else []
+    return ReportPart("People", agreement_sentence(agreement), [(AGREEMENT, agreement_rows(agreement)), *of_raters])
+
+
 def report_parts(report: Report) -> list[ReportPart]:
     """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of people,
     of verified judgments."""
     parts = []
     if (attacks := report.robustness) is not None:
-        tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
-        parts.append(ReportPart("Under attack", robustness_sentence(attacks), tables))
+        parts.append(attack_part(attacks))
     if (listwise := report.listwise) is not None:
         parts.append(ReportPart("Lists of answers", listwise_sentence(listwise)))
     if (panel := report.panel) is not None:
@@ -422,8 +434,7 @@ def report_parts(report: Report) -> list[ReportPart]:
     if (ties := report.ties) is not None:
         parts.append(ReportPart("Ties", ties_sentence(ties), [(TIES, ties_rows(ties))]))
     if (agreement := report.agreement) is not None:
-        of_raters = [(RATERS, rater_rows(agreement))] if agreement.raters else []
-        parts.append(ReportPart("People", agreement_sentence(agreement), [(AGREEMENT, agreement_rows(agreement)), *of_raters]))
+        parts.append(people_part(agreement))
     if (revision := report.revision) is not None:
         parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
     return parts

@@ -168,15 +168,17 @@ def certificate_write(
     """Write the certificate of a run's judge: config and weights, pairs, agreement with people, guarantee, robustness.
 
     `rewardlab bench run pairs --labels labels.jsonl ...`, `rewardlab guarantee RUN --labels labels.jsonl`, then
-    `rewardlab certificate write RUN`. Its `id` is a hash of its content.
+    `rewardlab certificate write RUN`. Its `id` is a hash of its content. A page with the same content is written next to it.
     """
-    from rewardlab.benchmarks.certificate import make_certificate
+    from rewardlab.benchmarks.certificate import certificate_page, make_certificate
     from rewardlab.data.files import write_atomic
     from rewardlab.judging.certificate import CERTIFICATE, certificate_lines
 
     content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
+    page = path.with_suffix(".html")
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    typer.echo("\n".join([*certificate_lines(content), f"written: {path}"]))
+    write_atomic(page, certificate_page(content))
+    typer.echo("\n".join([*certificate_lines(content), f"written: {path}, {page}"]))
 
 
 @certificate_app.command("check")

@@ -48,6 +48,8 @@ def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
     """Raise DataError unless the votes in ``path`` are on the pairs of the file ``data``: votes name pairs by row number.
     ``template``: the hash of the prompt template that they must come from; "": any."""
     identity = identity_of_votes(path)
+    with _votes_of_a_judge(path):
+        refuse_attacked(identity)
     if identity.get("data") != data_hash(data):
         raise DataError(
             f"{path}: its votes are not on the pairs of {data}, or that file has "
@@ -65,7 +67,7 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
     naming the line."""
     with _votes_of_a_judge(path):
         lines = read_lines(path)
-        _identity(lines[0] if lines else "")
+        refuse_attacked(_identity(lines[0] if lines else ""))
     for number, line in enumerate(lines[1:], 2):
         with _votes_of_a_judge(path, number):
             entry = json.loads(line)
@@ -92,7 +94,6 @@ def _identity(first_line: str) -> dict[str, Any]:
     head = json.loads(first_line)
     if not isinstance(head, dict) or not isinstance(head.get("identity"), dict):
         raise ValueError("its first line does not name the judge")
-    refuse_attacked(head["identity"])
     return dict(head["identity"])
 
 

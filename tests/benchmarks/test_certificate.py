@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.certificate import make_certificate
+from rewardlab.benchmarks.certificate import certificate_page, make_certificate
+from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
@@ -94,6 +95,22 @@ def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     finally:
         weights.write_bytes(kept)
         os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_a_run_under_attack_and_the_page(run: Path, tmp_path: Path) -> None:
+    """The certificate has what attacks did; its page shows the same figures, and a name is text there, not markup."""
+    pairs = [json.loads(line) for line in (run.parent / "pairs.jsonl").read_text().splitlines()]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps({**pair, "preferred": 0}) + "\n" for pair in pairs))
+    sampling: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "allow_without_images": True, "controls": ()}
+    how = bench_settings("pairs", tmp_path / "pairs.jsonl", f"hf:{run.parent / 'judge'}", **sampling)
+    run_robustness(how, tmp_path / "attacked", num_pairs=2)
+    content = make_certificate(run, attacked=tmp_path / "attacked", command="<i>command</i>")
+    assert content["robustness"]["num_pairs"] == 2
+    page = certificate_page(content)
+    assert "2 pairs under" in page
+    assert "with the label of all ratings" in page
+    assert content["id"] in page
+    assert "<i>" not in page
 
 
 def test_what_is_no_evidence(run: Path, tmp_path: Path) -> None:
