@@ -57,8 +57,8 @@ def staleness(content: Mapping[str, Any]) -> str:
     behind an endpoint, and those of a judge of recorded samples, cannot be seen."""
     name, weights = str(content["judge"]["config"]["judge"]), content["judge"]["weights"]
     spec, now = JudgeSpec.parse(name, *OTHERS), weights_name(name)
-    can_be_seen = spec.checkpoint is not None or spec.engine in (PANEL, POOL)
-    if not can_be_seen or now == weights:
+    members = spec.members if spec.engine in (PANEL, POOL) else (name,)
+    if now == weights or all(JudgeSpec.parse(member, *OTHERS).checkpoint is None for member in members):
         return ""
     where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"
     return f"stale: {name} {where}; the certificate is of {weights!r})"
