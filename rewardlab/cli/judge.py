@@ -174,10 +174,13 @@ def certificate_write(
     from rewardlab.data.files import write_atomic
     from rewardlab.judging.certificate import CERTIFICATE, certificate_lines
 
-    content, path = make_certificate(run, attacked=attacked, command=command_line()), out or run / CERTIFICATE
-    page = path.with_suffix(".html")
+    path = out or run / CERTIFICATE
+    if path.suffix != ".json":
+        raise ConfigError(f"--out {path}: expected a .json file; the page is written next to it")
+    content = make_certificate(run, attacked=attacked, command=command_line())
+    page, text = path.with_suffix(".html"), certificate_page(content)
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write_atomic(page, certificate_page(content))
+    write_atomic(page, text)
     typer.echo("\n".join([*certificate_lines(content), f"written: {path}, {page}"]))
 
 

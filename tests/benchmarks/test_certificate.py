@@ -20,7 +20,9 @@ from rewardlab.cli import app
 from rewardlab.cli.push import checkpoint_upload
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.judging.certificate import certificate_id, certificate_lines, misfit, read_certificate, staleness
+from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.spec import DEMO_JUDGE
+from rewardlab.metrics.guarantee import CertifiedThreshold
 
 
 @pytest.fixture(scope="module")
@@ -113,23 +115,22 @@ def test_a_run_under_attack_and_the_page(run: Path, tmp_path: Path) -> None:
     assert "<i>" not in page
 
 
+def test_a_page_does_not_replace_its_certificate(run: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["certificate", "write", str(run), "--out", str(tmp_path / "certificate.html")])
+    assert isinstance(done.exception, ConfigError)
+    assert not any(tmp_path.iterdir())
+
+
 def test_what_is_no_evidence(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is no run under attack"):
         make_certificate(run, attacked=run)
-    (run / "guarantee.json").write_text(
-        json.dumps(
-            {
-                "certified": {
-                    **{"error": 0.05, "confidence": 0.9, "threshold": None, "num_labels": 4, "num_given": 0},
-                    **{"num_wrong": 0, "upper_bound": 1.0},
-                },
-                **{"judge": {"judge": "other"}, "votes": 1, "evidence": {}},
-            }
-        )
-    )
+    threshold = CertifiedThreshold(0.05, 0.9, None, 4, 0, 0, 1.0)
+    of_this = {name: value for name, value in make_certificate(run)["judge"].items() if name not in ("config", "config_hash")}
     try:
-        with pytest.raises(ConfigError, match=r"guarantee\.json: is of another judge"):
-            make_certificate(run)
+        for judge, said in (({"judge": "other"}, "another judge"), (of_this, "other pairs")):
+            Guarantee(threshold, judge, 1, {"data_sha256": "ab"}).write(run / "guarantee.json")
+            with pytest.raises(ConfigError, match=rf"guarantee\.json: is of {said}"):
+                make_certificate(run)
     finally:
         (run / "guarantee.json").unlink()
     data, samples = tmp_path / "p.jsonl", tmp_path / "s.jsonl"
