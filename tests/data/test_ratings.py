@@ -131,6 +131,13 @@ def test_columns_of_people(tmp_path: Path) -> None:
     assert isinstance(counted, PreferencePair)
     assert (counted.preferred, [rating.choice for rating in counted.ratings]) == (1, [0, 1, 1, 1, Tie.TIE])
     assert all(rating.rater.startswith("#") for rating in counted.ratings)
+    for n, m in (("0", "2"), (0.0, 2.0), ("0.0", "2.0")):  # as CSV has numbers, and a column with gaps
+        (counted,) = built(tmp_path, [{"n": n, "m": m}], counts=["n", "m"])
+        assert isinstance(counted, PreferencePair)
+        assert [rating.choice for rating in counted.ratings] == [1, 1]
+    (gaps,) = built(tmp_path, [{"ann": None, "bob": 1.0, "cem": "0.0", "dan": 1}], raters=["ann", "bob", "cem", "dan"])
+    assert isinstance(gaps, PreferencePair)
+    assert [rating.choice for rating in gaps.ratings] == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +146,7 @@ def test_columns_of_people(tmp_path: Path) -> None:
         ({"ann": "up"}, {"raters": ["ann"]}, "'up' is none of '0', '1'"),
         ({"n": [1, -1]}, {"counts": ["n"]}, "expected votes (0 to 1000)"),
         ({"n": [1]}, {"counts": ["n"]}, "expected votes"),
+        ({"n": 1, "m": True}, {"counts": ["n", "m"]}, "expected votes"),
         ({"n": 1, "m": 1.5}, {"counts": ["n", "m"]}, "expected votes"),
     ],
 )
