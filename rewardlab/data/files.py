@@ -54,6 +54,16 @@ def json_fault(error: ValueError, text: str = "") -> str:
     return f"{where}a number of more than {most:,} digits; shorten it, or put it into quotes as a text"
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has half of a surrogate pair, which is no character and which no file of UTF-8 can hold."""
+    try:
+        if not text.isascii():
+            text.encode()  # much faster than a search
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def leads_out(path: str) -> bool:
     """Return whether a relative path leaves, by ``..``, the folder that it starts at; links are not followed."""
     return not os.path.isabs(path) and os.path.normpath(path).split(os.sep)[0] == os.pardir

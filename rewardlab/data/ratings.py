@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import write_atomic
+from rewardlab.data.files import has_lone_surrogate, write_atomic
 from rewardlab.data.row_files import lines_of
 from rewardlab.errors import DataError
 from rewardlab.types import Order, Rating, Tie
@@ -64,6 +64,8 @@ def rating_of(value: Any, where: str) -> Rating:
         raise DataError(
             f"{where}: 'shown' is {value.get('shown')!r:.40}; expected given or swapped, and texts for at and reason"
         )
+    if has_lone_surrogate("".join((str(rater), *texts))):
+        raise DataError(f"{where}: contains half a surrogate pair, which is not a valid character; clean it up")
     order, at, reason = texts
     return Rating(str(rater), _CHOICES[key], Order(order) if order else None, at, reason)
 

@@ -40,6 +40,7 @@ from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.conversations import Content, place_media, place_own, split_answers, without_empty_places
+from rewardlab.data.files import has_lone_surrogate
 from rewardlab.data.images import blank_like
 from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
@@ -53,15 +54,6 @@ TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
 _ORDERS = ("", *Order)  # of a row
 FRAMES = 8  # default number of frames of a video
 BLANK = 240  # grey of a blank image, 0..255
-
-
-def has_lone_surrogate(text: str) -> bool:
-    try:
-        if not text.isascii():
-            text.encode()  # much faster than a search
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def validate(pair: PreferencePair, *, where: str) -> PreferencePair:

@@ -27,9 +27,8 @@ from trl import DPOConfig as TRLDPOConfig
 from trl import DPOTrainer
 
 from rewardlab.config import DPOConfig
-from rewardlab.data.files import read_lines
+from rewardlab.data.files import has_lone_surrogate, read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
-from rewardlab.data.rows import has_lone_surrogate
 from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import load_template_for

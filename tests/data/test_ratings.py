@@ -58,6 +58,8 @@ def test_a_swapped_pair_has_swapped_ratings() -> None:
         ('{"pair_id": "p", "rater": "ann", "choice": 2}', "'choice' is 2; expected 0, 1, tie, both_bad or skip"),
         ('{"pair_id": "p", "rater": "ann", "choice": true}', "'choice' is True"),
         ('{"pair_id": "p", "rater": "ann"}', "'choice' is None"),
+        ('{"pair_id": "p", "rater": "\\ud800", "choice": 1}', "half a surrogate pair"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 1, "reason": "\\udc00"}', "half a surrogate pair"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "shown": "left"}', "'shown' is 'left'; expected given or swapped"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "vote": 3}', "unknown field 'vote'; expected rater, choice"),
         ("[1]", "line 2"),
