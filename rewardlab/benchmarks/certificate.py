@@ -78,10 +78,10 @@ def certificate_page(content: Mapping[str, Any]) -> str:
         )
     if (attacks := content["robustness"]) is not None:
         parts.append(attack_part(TypeAdapter(Robustness).validate_python(attacks)))
-    shown = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}
-    shown |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
-    shown |= {name: content[name] for name in ("date", "command", "commit", "id")}
-    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in shown.items()]
+    fields = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}
+    fields |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
+    fields |= {name: content[name] for name in ("date", "command", "commit", "id")}
+    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in fields.items()]
     page = page_environment("rewardlab.benchmarks").get_template("certificate.html")
     return page.render(judge=judge["config"]["judge"], lines=certificate_lines(content), parts=parts, facts=facts)
 

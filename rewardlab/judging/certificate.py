@@ -29,9 +29,9 @@ def certificate_id(content: Mapping[str, Any]) -> str:
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object. Raise ValueError if a name appears twice: readers differ on which value holds, and the id has one."""
-    if len(found := dict(pairs)) < len(pairs):
+    if len(fields := dict(pairs)) < len(pairs):
         raise ValueError("a field appears twice")
-    return found
+    return fields
 
 
 def read_certificate(path: Path) -> dict[str, Any]:

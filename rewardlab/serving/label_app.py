@@ -134,8 +134,8 @@ class LabelQueue:
             if at > since and name != rater:
                 seen[item.place].add(name)
         most = self._rules.raters_per_pair
-        held = {place for place, names in seen.items() if len(names | self._raters[place] - {rater}) >= most}
-        return self._full | self._unreadable | self._places[rater] | held
+        taken = {place for place, names in seen.items() if len(names | self._raters[place] - {rater}) >= most}
+        return self._full | self._unreadable | self._places[rater] | taken
 
     def _phase(self, rater: str) -> int:
         """Return which of each ``repeat_every`` items of a rater is a repetition, from 0: a drawn one of the second half."""
