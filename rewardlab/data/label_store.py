@@ -54,7 +54,7 @@ class LabelStore:
         """Continue the ratings of the pairs that ``identity`` describes. Raise ConfigError if the stored ones are of others."""
         rows = self._execute("SELECT identity FROM run")
         stored = json.loads(rows[0][0]) if rows else identity
-        if stored != identity and self.ratings():
+        if stored != identity and self._execute("SELECT 1 FROM ratings LIMIT 1"):
             names = ", ".join(name for name in identity if stored.get(name) != identity[name])
             raise ConfigError(f"{self.path}: has ratings of a run with other {names}; use the same {names}, or another --out")
         self._execute("UPDATE run SET identity = ?" if rows else "INSERT INTO run VALUES (?)", (json.dumps(identity),))

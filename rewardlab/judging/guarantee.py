@@ -90,8 +90,8 @@ class Guarantee:
         """Return a judgment in both orders as it is if its confidence exceeds the threshold; else one that has ABSTAINED,
         without ``share_0``, and so does one that lacks votes. One of NO_VALID_VOTE stays."""
         judged = both_orders_or_none(judged)
-        answered = [vote for vote in judged.votes if vote.verdict.status not in FAILED]
-        complete = all(len(in_order(answered, order)) >= self.votes for order in BOTH_ORDERS)
+        is_sampled = all(len(in_order(judged.votes, order)) >= self.votes for order in BOTH_ORDERS)
+        complete = is_sampled and not any(vote.verdict.status in FAILED for vote in judged.votes)  # of each member of a panel
         if judged.outcome is Outcome.NO_VALID_VOTE or (complete and self.certified.gives(winner_share(judged))):
             return judged
         return replace(judged, outcome=Outcome.ABSTAINED, share_0=None)

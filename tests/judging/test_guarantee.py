@@ -57,6 +57,9 @@ def test_a_judgment_that_lacks_votes_is_no_verdict() -> None:
     failed = replace(whole.votes[0], verdict=Verdict(None, VerdictStatus.ERROR))
     for votes in (whole.votes[1:], (failed, *whole.votes[1:])):
         assert certified.decide(replace(whole, votes=votes)).outcome is Outcome.ABSTAINED
+    panel = replace(whole, votes=tuple(replace(vote, member=name) for name in "ab" for vote in whole.votes))
+    assert certified.decide(panel) == panel
+    assert certified.decide(replace(panel, votes=(failed, *panel.votes[1:]))).outcome is Outcome.ABSTAINED, "of one member"
     silent = replace(whole, votes=whole.votes[:3])  # of one order
     assert certified.decide(silent).outcome is Outcome.NO_VALID_VOTE
 
