@@ -498,7 +498,7 @@ def label_pairs(options: LabelOptions) -> None:
     tokens = store.tokens(options.raters or ()) or store.tokens(["rater"])
     host = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
     for rater, token in tokens.items():
-        typer.echo(f"{rater}: http://{host}:{options.port}/ui#key={token}")
+        typer.echo(f"{rater}: http://{f'[{host}]' if ':' in host else host}:{options.port}/ui#key={token}")
     hosts = accepted_hosts(options.host, options.allowed_host or ())
     run_label_server(create_label_app(queue, tokens, hosts), options.host, options.port)
     _export_labels(store, options.out / LABELS)

@@ -139,6 +139,14 @@ def test_agree_tells_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFi
         add_agreement(tmp_path / "attacked", labels)
 
 
+def test_people_did_not_rate_attacked_responses(tmp_path: Path) -> None:
+    line = {"question": "q", "responses": ["a good answer", "b"], "preferred": 0, "ratings": [{"rater": "ann", "choice": 0}]}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(line) + "\n")
+    settings = bench_settings("pairs", tmp_path / "pairs.jsonl", "baseline:first", controls=())
+    report, _ = run_robustness(settings, tmp_path / "attacked", num_pairs=1)
+    assert report.agreement is None
+
+
 def test_what_needs_ratings_says_so(tmp_path: Path) -> None:
     data, _, judge = write(tmp_path)
     settings = bench_settings("pairs", data, judge, controls=(), labels=tmp_path / "labels.jsonl")

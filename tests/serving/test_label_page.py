@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,13 @@ def test_two_raters_at_once(chromium: Any, tmp_path: Path) -> None:
     ]
 
 
+def has_ipv6() -> bool:
+    with socket.socket(socket.AF_INET6) as probe, suppress(OSError):
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
 @contextmanager
 def label_process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """`rewardlab label`, and the link of each rater; killed at the end if it still runs."""
@@ -321,7 +329,7 @@ def test_kill_loses_nothing(tmp_path: Path) -> None:
         rate_over_http(links["bob"], 3)
         process.kill()
     assert len(LabelStore(tmp_path / "labels.sqlite").ratings()) == 8
-    with label_process(tmp_path) as (process, again):
+    with label_process(tmp_path, "--host", "::1" if has_ipv6() else "127.0.0.1") as (process, again):
         assert {name: link.partition("#")[2] for name, link in again.items()} == {
             name: link.partition("#")[2] for name, link in links.items()
         }
