@@ -25,22 +25,26 @@ COLUMNS = (
     *("bias of the judge", "people", "labels", "judge only", "labels only", "corrected", "labels saved"),
     *("width, of labels only: mean", "most"),
 )
+ERRORS = 0.02  # of a judge that says what people do, but on so many pairs
 Bias = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # of [pairs] logits for response 0, what the judge has
-BIASES: dict[str, Bias] = {
+BIASES: dict[str, Bias | None] = {
     "none": lambda logits, dice: 1.2 * logits,
     "length": lambda logits, dice: 1.2 * logits + dice.normal(0.6, 1.0, logits.size),  # response 0 is longer more often
     "place": lambda logits, dice: 1.2 * logits + 0.8,  # asked in one order
     "group": lambda logits, dice: 1.2 * logits + 1.8 * (dice.random(logits.size) < 0.3),
     "over-confident": lambda logits, dice: 4.8 * logits,
     "adversarial": lambda logits, dice: 1.0 - 0.1 * logits,
+    "few errors": None,
 }
 
 
-def draw(bias: Bias, noise: float, num: int, dice: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def draw(bias: Bias | None, noise: float, num: int, dice: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return [num] people's labels (1: response 0 is better) and [num] scores of the judge."""
     logits = dice.normal(0.25, 1.0, num)
     labels = dice.random(num) < 1 / (1 + np.exp(-1.5 * logits))
     labels ^= dice.random(num) < noise
+    if bias is None:
+        return labels.astype(float), (labels ^ (dice.random(num) < ERRORS)).astype(float)
     return labels.astype(float), dice.binomial(NUM_VOTES, 1 / (1 + np.exp(-bias(logits, dice)))) / NUM_VOTES
 
 

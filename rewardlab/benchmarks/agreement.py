@@ -151,7 +151,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
 
 
 def _share(choices: Sequence[Hashable | None], of: Hashable) -> float:
-    return sum(choice == of for choice in choices if choice is not None) / len(choices) if choices else 0.0
+    return choices.count(of) / len(choices) if choices else 0.0
 
 
 def _with_others(pair: RatedPair, choice: Hashable) -> float:

@@ -25,7 +25,7 @@ from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.data.ratings import peoples_label, read_labels
 from rewardlab.data.votes import identity_of_votes
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.guarantee import Guarantee, judge_facts
+from rewardlab.judging.guarantee import Guarantee, judge_facts, threshold_text
 from rewardlab.judging.spec import JudgeSpec, judge_config, judge_weights_id
 from rewardlab.metrics.calibration import basic_interval, expected_calibration_error
 from rewardlab.metrics.guarantee import certified_threshold, check_levels
@@ -255,8 +255,8 @@ def guarantee_lines(guarantee: Guarantee) -> list[str]:
     share, least, most = (100 * value for value in evidence["realised_error"])
     return [
         prompts,
-        f"threshold {certified.threshold:.4f}: of the verdicts with more confidence at most {100 * certified.error:g} % are "
-        f"wrong, with a probability of {100 * certified.confidence:g} % over label sets",
+        f"threshold {threshold_text(certified.threshold)}: of the verdicts with more confidence at most "
+        f"{100 * certified.error:g} % are wrong, with a probability of {100 * certified.confidence:g} % over label sets",
         f"coverage {100 * evidence['coverage'][0]:.1f} % [{low:.1f}, {high:.1f}] of all pairs, with {guarantee.votes} votes of "
         "each order; the judge abstains from the others",
         f"realised error {share:.1f} % [{least:.1f}, {most:.1f}]; exact bound {100 * certified.upper_bound:.1f} % "

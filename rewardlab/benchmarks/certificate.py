@@ -73,15 +73,14 @@ def certificate_page(content: Mapping[str, Any]) -> str:
     judge, pairs = content["judge"], content["pairs"]
     parts = [people_part(TypeAdapter(AgreementScores).validate_python(content["agreement"]))]
     if (guarantee := content["guarantee"]) is not None:
-        parts.append(
-            ReportPart("Guaranteed error", ". ".join(guarantee_lines(TypeAdapter(Guarantee).validate_python(guarantee))) + ".")
-        )
+        lines = guarantee_lines(TypeAdapter(Guarantee).validate_python(guarantee))
+        parts.append(ReportPart("Guaranteed error", "; ".join(lines) + "."))
     if (attacks := content["robustness"]) is not None:
         parts.append(attack_part(TypeAdapter(Robustness).validate_python(attacks)))
-    fields = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}
-    fields |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
-    fields |= {name: content[name] for name in ("date", "command", "commit", "id")}
-    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in fields.items()]
+    values = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}
+    values |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
+    values |= {name: content[name] for name in ("date", "command", "commit", "id")}
+    facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in values.items()]
     page = page_environment("rewardlab.benchmarks").get_template("certificate.html")
     return page.render(judge=judge["config"]["judge"], lines=certificate_lines(content), parts=parts, facts=facts)
 

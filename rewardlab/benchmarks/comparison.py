@@ -242,6 +242,8 @@ def add_agreement(folder: Path, labels: Path | None, *, epsilon: float | None = 
     )
     if scores is None:
         raise DataError(f"{labels}: every rating is skip; expected 0, 1, tie or both_bad")
+    if (earlier := run.report.agreement) is not None:
+        log_line(f"{folder}: replaces the agreement with {earlier.num_ratings:,} ratings that its report had")
     report = replace(run.report, agreement=scores)
     write_atomic(folder / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report

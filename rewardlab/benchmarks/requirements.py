@@ -111,7 +111,7 @@ def _hint(near: Sequence[str], names: Collection[str]) -> str:
 
 ABSENT = {
     "ties": "this run judges no ties",
-    "agreement": "needs people's ratings; give them with --labels FILE",
+    "agreement": "needs people's ratings of these pairs; give them with --labels FILE",
 }
 
 
@@ -164,7 +164,8 @@ def check_report(report: Report, requirement: Requirement) -> RequirementResult:
         return RequirementResult(
             requirement.text, False, f"{requirement.path} has no value in this run, for {required}{others}"
         )
-    if requirement.parts[-1].endswith("_bias"):  # a bound on the signed value would let pass what leans the other way
+    if requirement.path.removesuffix(".difference").endswith("_bias"):
+        # A bound on the signed value would let pass what leans the other way.
         value = abs(value)
     rounding = 1e-9  # of sums: a macro average of 0.7 may be 0.69999999999999996
     is_least, bound = requirement.is_least, requirement.bound

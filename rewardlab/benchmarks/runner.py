@@ -187,7 +187,8 @@ def judge_rows(
     extra: Extra = NO_EXTRA,
 ) -> tuple[Report, list[Row]]:
     """Judge rows that are loaded, as :func:`run_bench` does; further passes have as many votes in as many orders."""
-    parts = {"ties": TIES_PASS in extra.passes, "agreement": any(row.pair.ratings for row in rows)}
+    is_of_pairs = extra.votes is None and extra.chance is None and extra.measured is None  # that people saw
+    parts = {"ties": TIES_PASS in extra.passes, "agreement": is_of_pairs and any(row.pair.ratings for row in rows)}
     check_possible(
         settings.requirements,
         controls=settings.controls,
@@ -251,7 +252,7 @@ def judge_rows(
     if wrong := problems(report, [score for score in row_scores if score.preferred is not None]):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     report = extra.finish(judgments, others, report)
-    if extra.votes is None and extra.chance is None:
+    if is_of_pairs:
         rated = [
             RatedPair(row.row, row.group, row.cluster, judgment.votes, row.pair.ratings, longer(row.pair))
             for row, judgment in zip(*result.by_row, strict=True)

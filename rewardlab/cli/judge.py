@@ -176,7 +176,7 @@ def certificate_write(
 
     path = out or run / CERTIFICATE
     if path.suffix != ".json":
-        raise ConfigError(f"--out {path}: expected a .json file; the page is written next to it")
+        raise ConfigError(f"--out {path}: expected a .json file; the page of the same name ends in .html")
     content = make_certificate(run, attacked=attacked, command=command_line())
     page, text = path.with_suffix(".html"), certificate_page(content)
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

@@ -205,11 +205,11 @@ def _certificate_lines(folder: Path) -> list[str]:
     """Return the card's lines on the checkpoint's certificate, if it has one. Raise DataError for one that was altered,
     CheckpointError for one of other weights."""
     from rewardlab.judging.certificate import CERTIFICATE, certificate_lines, read_certificate
-    from rewardlab.judging.spec import weights_name
+    from rewardlab.judging.spec import judge_weights_id
 
     if not (folder / CERTIFICATE).exists():
         return []
-    content, weights = read_certificate(folder), weights_name(f"hf:{folder}")
+    content, weights = read_certificate(folder), judge_weights_id(f"hf:{folder}")
     if content["judge"]["weights"] != weights:
         raise CheckpointError(
             f"{folder}/{CERTIFICATE}: is of the weights {content['judge']['weights']!r}, those of the folder are {weights!r}; "
@@ -256,8 +256,7 @@ def _read_report(run: Path, folder: Path) -> Report:
         identity = json.loads(log.readline()).get("identity", {})
     if (weights := identity.get("weights")) and weights != weights_id(folder):
         raise ConfigError(
-            f"{run}: judged by {report.judge}, whose weights are not those of {folder} (a copy with new times counts as "
-            "another file, too: cp -a keeps them); run the benchmark on this checkpoint"
+            f"{run}: judged by {report.judge}, whose weights are not those of {folder}; run the benchmark on this checkpoint"
         )
     trained = (read_card(folder) or {}).get("template_hash")
     if trained and identity.get("template") not in (None, trained):

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rewardlab.judging.judge import GenerativeJudge
     from rewardlab.serving.limits import Limits
     from rewardlab.serving.service import ServerOptions
-    from rewardlab.types import Rating
 
 
 SERVE_PREFIX = "REWARDLAB_SERVE"
@@ -507,22 +506,18 @@ def label_pairs(options: LabelOptions) -> None:
 
 def _export_labels(store: LabelStore, path: Path) -> None:
     """Write all ratings, and print each rater's work and consistency."""
-    from rewardlab.data.label_store import RaterSummary
     from rewardlab.data.ratings import write_ratings
     from rewardlab.metrics.intervals import wilson_interval
     from rewardlab.reporting.tables import with_interval
 
     labels = [(pair_id, rating) for pair_id, _, rating in store.ratings()]
     write_ratings(path, labels)
-    by_rater: dict[str, list[tuple[str, Rating]]] = {rater: [] for rater in store.tokens()}
-    for pair_id, rating in labels:
-        by_rater.setdefault(rating.rater, []).append((pair_id, rating))
-    for rater, of_rater in by_rater.items():
-        summary = RaterSummary.of(of_rater)
-        same, repeated = summary.num_same, summary.num_repeated
+    for rater in store.tokens():
+        summary = store.summary(rater)
+        same, repeated = summary["num_same"], summary["num_repeated"]
         rate = f", {with_interval(same / repeated, wilson_interval(same, repeated))} %" if repeated else ""
         typer.echo(
-            f"{rater}: {summary.num_pairs} pairs, {summary.num_ties} ties, {summary.num_skipped} cannot tell; "
+            f"{rater}: {summary['num_pairs']} pairs, {summary['num_ties']} ties, {summary['num_skipped']} cannot tell; "
             f"same choice in {same} of {repeated} repetitions{rate}"
         )
     typer.echo(f"{path}: {len(labels)} ratings of {len({pair_id for pair_id, _ in labels})} pairs")

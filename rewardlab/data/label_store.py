@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rewardlab.data.ratings import RATING_FIELDS, UNNAMED, rating_of, rating_record
 from rewardlab.errors import ConfigError, DataError, OutputError
-from rewardlab.types import Rating, Tie
+from rewardlab.types import Rating
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (identity TEXT NOT NULL);
@@ -20,6 +19,13 @@ CREATE TABLE IF NOT EXISTS raters (rater TEXT PRIMARY KEY, token TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ratings (
     pair_id TEXT, visit INTEGER, rater TEXT, choice TEXT, shown TEXT, at TEXT, reason TEXT, UNIQUE (rater, pair_id, visit)
 );
+"""
+SUMMARY = """
+SELECT count(*) AS num_pairs, sum(first.choice IN ('tie', 'both_bad')) AS num_ties, sum(first.choice = 'skip') AS num_skipped,
+    count(second.choice) AS num_repeated, sum(second.choice = first.choice) AS num_same
+FROM ratings AS first LEFT JOIN ratings AS second ON second.rater = first.rater AND second.pair_id = first.pair_id
+    AND second.visit = 1 AND 'skip' NOT IN (first.choice, second.choice)
+WHERE first.rater = ? AND first.visit = 0
 """
 
 
@@ -85,32 +91,13 @@ class LabelStore:
         """Return (pair_id, visit, rater) of all ratings, in the order in which they were given."""
         return self._execute("SELECT pair_id, visit, rater FROM ratings ORDER BY rowid")
 
-    def ratings(self, rater: str | None = None) -> list[tuple[str, int, Rating]]:
-        """Return (pair_id, visit, rating) of all ratings, or of one rater's, in the order in which they were given."""
-        where, values = ("", ()) if rater is None else (" WHERE rater = ?", (rater,))
-        query = f"SELECT pair_id, visit, {', '.join(RATING_FIELDS)} FROM ratings{where} ORDER BY rowid"
-        rows = self._execute(query, values)
+    def ratings(self) -> list[tuple[str, int, Rating]]:
+        """Return (pair_id, visit, rating) of all ratings, in the order in which they were given."""
+        rows = self._execute(f"SELECT pair_id, visit, {', '.join(RATING_FIELDS)} FROM ratings ORDER BY rowid")
         return [(row[0], row[1], rating_of(dict(zip(RATING_FIELDS, row[2:], strict=True)), str(self.path))) for row in rows]
 
-
-@dataclass(frozen=True)
-class RaterSummary:
-    """One rater's counts: pairs, ties and skipped ones among them; repetitions without a skip, those with the same choice."""
-
-    num_pairs: int
-    num_ties: int
-    num_skipped: int
-    num_repeated: int
-    num_same: int
-
-    @staticmethod
-    def of(ratings: Iterable[tuple[str, Rating]]) -> RaterSummary:
-        """Return the summary of one rater's (pair_id, rating), in the order in which they were given."""
-        by_pair: dict[str, list[int | Tie | None]] = {}
-        for pair_id, rating in ratings:
-            by_pair.setdefault(pair_id, []).append(rating.choice)
-        firsts = [choices[0] for choices in by_pair.values()]
-        repeated = [choices[:2] for choices in by_pair.values() if len(choices) > 1 and None not in choices[:2]]
-        ties = sum(isinstance(choice, Tie) for choice in firsts)
-        num_same = sum(first == second for first, second in repeated)
-        return RaterSummary(len(firsts), ties, firsts.count(None), len(repeated), num_same)
+    def summary(self, rater: str) -> dict[str, int]:
+        """Return a rater's counts: ``num_pairs``, ``num_ties`` and ``num_skipped`` among them; ``num_repeated``, repetitions
+        without a skip, and ``num_same``, those with the same choice."""
+        counts = self._db.execute(SUMMARY, (rater,))
+        return {name: number or 0 for (name, *_), number in zip(counts.description, counts.fetchone(), strict=True)}

@@ -64,7 +64,7 @@ def rating_of(value: Any, where: str) -> Rating:
         raise DataError(
             f"{where}: 'shown' is {value.get('shown')!r:.40}; expected given or swapped, and texts for at and reason"
         )
-    if has_lone_surrogate("".join((str(rater), *texts))):
+    if has_lone_surrogate("".join([str(rater), *texts])):
         raise DataError(f"{where}: contains half a surrogate pair, which is not a valid character; clean it up")
     order, at, reason = texts
     return Rating(str(rater), _CHOICES[key], Order(order) if order else None, at, reason)
@@ -95,17 +95,15 @@ def read_labels(path: Path) -> dict[str, tuple[Rating, ...]]:
     return {pair_id: tuple(of_pair) for pair_id, of_pair in ratings.items()}
 
 
-def label_line(pair_id: str, rating: Rating) -> str:
-    """Return a rating as a line of a labels file."""
-    record: dict[str, Any] = {"pair_id": pair_id, **rating_record(rating)}
-    if isinstance(rating.choice, int):
-        record["choice"] = int(rating.choice)
-    return json.dumps({name: value for name, value in record.items() if value != ""}, ensure_ascii=False)
-
-
 def write_ratings(path: Path, ratings: Iterable[tuple[str, Rating]]) -> None:
     """Write (pair_id, rating) as JSON lines. Raises OutputError."""
-    write_atomic(path, "".join(f"{label_line(pair_id, rating)}\n" for pair_id, rating in ratings))
+    lines = []
+    for pair_id, rating in ratings:
+        record: dict[str, Any] = {"pair_id": pair_id, **rating_record(rating)}
+        if isinstance(rating.choice, int):
+            record["choice"] = rating.choice
+        lines.append(json.dumps({name: value for name, value in record.items() if value != ""}, ensure_ascii=False) + "\n")
+    write_atomic(path, "".join(lines))
 
 
 def first_ratings(ratings: Iterable[Rating]) -> tuple[Rating, ...]:

@@ -354,10 +354,9 @@ def recipe_of(config: MappingConfig) -> Recipe:
 def _ratings(row: Mapping[str, Any], config: MappingConfig) -> tuple[Rating, ...]:
     """Return people's ratings in a row: of named people, or from counts of votes. Raise DataError for an unknown value."""
     paths = config.raters or config.counts
-    values = [value_at(row, path) for path in paths]
-    names = [*paths]
-    if len(values) == 1:
-        values = list(_listed(values[0]))
+    names, values = [*paths], [value_at(row, path) for path in paths]
+    if len(values) == 1 and isinstance(values[0], list | tuple):
+        values = [*values[0]]
         names = [f"rater {place}" for place in range(1, len(values) + 1)]
     if config.raters:
         choices: dict[str, int | Tie] = {value: tie_of(value) or Tie.TIE for value in config.ties}

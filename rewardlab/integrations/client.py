@@ -10,6 +10,7 @@ import os
 import random
 import re
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -169,8 +170,9 @@ class RewardClient:
         self, path: str, body: Any, *, group: str = "", is_judged: Callable[[Any], bool] = lambda answer: True
     ) -> Any:
         """Return the JSON of the server's answer, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
-        sent alone. A request whose answer is not ``is_judged`` is sent :data:`DRAWS` times at most."""
-        headers = self._headers | ({"X-Group-Key": group} if group else {})
+        sent alone: sent again after a lost answer, it is the same sample. A request whose answer is not ``is_judged`` is sent
+        :data:`DRAWS` times at most."""
+        headers = self._headers | ({"X-Group-Key": group, "Idempotency-Key": uuid.uuid4().hex} if group else {})
         body = _sendable(body)
         end, wait_s, num_unjudged = time.monotonic() + self.deadline_s, FIRST_WAIT_S, 0
         async with httpx.AsyncClient(headers=headers, timeout=self.deadline_s, verify=system_certificates()) as client:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import DataError
-from rewardlab.judging.guarantee import Facts
-from rewardlab.judging.spec import OTHERS, PANEL, POOL, JudgeSpec, weights_name
+from rewardlab.judging.guarantee import Facts, threshold_text
+from rewardlab.judging.spec import judge_weights_id, named_checkpoint
 from rewardlab.reporting.tables import percent, with_interval
+from rewardlab.verdicts.formats import without_doubles
 
 CERTIFICATE = "certificate.json"
 FORM = 1  # of the file
@@ -27,19 +28,12 @@ def certificate_id(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object. Raise ValueError if a name appears twice: readers differ on which value holds, and the id has one."""
-    if len(fields := dict(pairs)) < len(pairs):
-        raise ValueError("a field appears twice")
-    return fields
-
-
 def read_certificate(path: Path) -> dict[str, Any]:
     """Return the certificate of a file, or of a folder with one. Raise DataError for another file, and for one whose content is
     not that of its id: it was altered."""
     file = path / CERTIFICATE if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_without_doubles)
+        content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=without_doubles)
         if not isinstance(content, dict) or content.get("form") != FORM:
             raise ValueError("no certificate of this form")
         expected = certificate_id(content)
@@ -54,14 +48,13 @@ def read_certificate(path: Path) -> dict[str, Any]:
 
 def staleness(content: Mapping[str, Any]) -> str:
     """Return why a certificate no longer holds for the judge that it names, "" if it does as far as can be seen here. Weights
-    behind an endpoint, and those of a judge of recorded samples, cannot be seen."""
-    name, weights = str(content["judge"]["config"]["judge"]), content["judge"]["weights"]
-    spec, now = JudgeSpec.parse(name, *OTHERS), weights_name(name)
-    members = spec.members if spec.engine in (PANEL, POOL) else (name,)
-    if now == weights or all(JudgeSpec.parse(member, *OTHERS).checkpoint is None for member in members):
+    behind an endpoint, and those of a panel, cannot be seen."""
+    judge = content["judge"]
+    now = judge_weights_id(judge["config"]["judge"])
+    if named_checkpoint(judge["config"]["judge"]) is None or now == judge["weights"]:
         return ""
     where = f"has other weights by now ({now!r}" if now else "is not here to compare (expected the checkpoint"
-    return f"stale: {name} {where}; the certificate is of {weights!r})"
+    return f"stale: {judge['config']['judge']} {where}; the certificate is of {judge['weights']!r})"
 
 
 def certificate_lines(content: Mapping[str, Any]) -> list[str]:
@@ -83,8 +76,8 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
     if guarantee and guarantee["certified"]["threshold"] is not None:
         certified, covered = guarantee["certified"], guarantee["evidence"]["coverage"][0]
         lines.append(
-            f"verdicts above a confidence of {certified['threshold']:.4f}: at most {100 * certified['error']:g} % wrong with a "
-            f"probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
+            f"verdicts above a confidence of {threshold_text(certified['threshold'])}: at most {100 * certified['error']:g} % "
+            f"wrong with a probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
         )
     if attacks := content["robustness"]:
         lines.append(f"under attack: {attacks['num_pairs']:,} pairs")

@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.spec import JudgeSpec, weights_name
+from rewardlab.judging.spec import JudgeSpec, named_checkpoint
 from rewardlab.metrics.guarantee import CertifiedThreshold, check_levels
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
@@ -20,19 +20,24 @@ GUARANTEE = "guarantee.json"
 Facts = Mapping[str, str | float]
 
 
-def judge_facts(config: JudgeConfig, identity: Mapping[str, Any], weights: str | None = None) -> Facts:
-    """Return what a guarantee holds for: engine, weights, template and sampling. ``identity`` is the judge's own, or that of a
-    run. A local checkpoint is known by its ``weights``, wherever it is (None: as they are now)."""
-    weights = weights_name(config.judge) if weights is None else weights
+def judge_facts(config: JudgeConfig, identity: Mapping[str, Any]) -> Facts:
+    """Return what a judge is, whatever its folder: engine, weights, template and sampling. ``identity`` is the judge's own, or
+    that of a run. Guarantees, certificates, the endpoint and its peers know a judge by these."""
+    is_local = named_checkpoint(config.judge) is not None and bool(identity.get("weights"))
     return {
-        "judge": str(replace(JudgeSpec.parse(config.judge), target="")) if weights else config.judge,
-        "weights": weights or str(identity.get("weights", "")),
+        "judge": str(replace(JudgeSpec.parse(config.judge), target="")) if is_local else config.judge,
+        "weights": str(identity.get("weights", "")),
         "template": str(identity.get("template", "")),
         **config.sampling,
         "request": config.request_identity,
         "engine_args": config.engine_args,
         VERDICT_TEMPERATURE: identity.get(VERDICT_TEMPERATURE, 1.0),
     }
+
+
+def threshold_text(threshold: float) -> str:
+    """Return a threshold with four digits, below 1: with few votes there may be no confidence but 1, which exceeds it."""
+    return f"{min(threshold, 0.9999):.4f}"
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,9 @@ class Guarantee:
         """Return a judgment in both orders as it is if its confidence exceeds the threshold; else one that has ABSTAINED,
         without ``share_0``, and so does one that lacks votes. One of NO_VALID_VOTE stays."""
         judged = both_orders_or_none(judged)
-        is_sampled = all(len(in_order(judged.votes, order)) >= self.votes for order in BOTH_ORDERS)
-        complete = is_sampled and not any(vote.verdict.status in FAILED for vote in judged.votes)  # of each member of a panel
+        answered = [vote for vote in judged.votes if vote.verdict.status not in FAILED]
+        num_votes = self.votes * len({vote.member for vote in judged.votes})  # of a panel, those of each member
+        complete = all(len(in_order(answered, order)) >= num_votes for order in BOTH_ORDERS)
         if judged.outcome is Outcome.NO_VALID_VOTE or (complete and self.certified.gives(winner_share(judged))):
             return judged
         return replace(judged, outcome=Outcome.ABSTAINED, share_0=None)

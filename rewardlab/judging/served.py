@@ -76,7 +76,7 @@ class ServedJudge(ModelJudge):
         self.deadline_s = deadline_s
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._concurrency = concurrency
-        self._seen: tuple[Any, ...] | None = None  # which judge the first answer was of
+        self._seen: tuple[str, str] | None = None  # hash and name of the judge that the first answer was of
         self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
 
     @property
@@ -85,7 +85,7 @@ class ServedJudge(ModelJudge):
         self._seen = self._seen or _judge_of(health)
         return {
             "judge": self.spec,
-            "weights": _words_of(_judge_of(health)),
+            "weights": str(health["judge_hash"]),
             "template": str(health["template_hash"]),
         }
 
@@ -104,7 +104,7 @@ class ServedJudge(ModelJudge):
         try:
             health = (await connection.client.get("/health", timeout=15)).json()
             status = (await connection.client.get("/v1/status", timeout=15)).status_code
-            if status not in _REFUSALS and not {"judge", "template_hash"} <= set(health):
+            if status not in _REFUSALS and not {"judge", "judge_hash", "template_hash"} <= set(health):
                 raise ValueError("not the health status of a judge")
         except (httpx.HTTPError, ValueError, TypeError) as error:
             raise EndpointError(
@@ -161,7 +161,7 @@ class ServedJudge(ModelJudge):
         if not isinstance(answer, Completion):
             try:
                 votes = [_vote(row) for row in answer["votes"]]
-                self._refuse_another_judge(_judge_of(answer))
+                self._refuse_another_judge(answer)
                 if all([vote.order for vote in votes].count(order) == num_votes for order in orders):
                     return votes
                 answer = _failure(f"garbled answer: {len(votes)} votes in place of {num_votes} in each of {len(orders)} orders")
@@ -170,11 +170,13 @@ class ServedJudge(ModelJudge):
         status = VerdictStatus.TIMEOUT if answer.finish is FinishReason.TIMEOUT else VerdictStatus.ERROR
         return [Vote(order, Verdict(None, status), answer) for order in orders for _ in range(num_votes)]
 
-    def _refuse_another_judge(self, judge: tuple[Any, ...]) -> None:
-        """Raise EndpointError where the server has replaced its judge since it was first asked: the votes would be of two."""
+    def _refuse_another_judge(self, answer: Mapping[str, Any]) -> None:
+        """Raise EndpointError where the server has replaced its judge since it was first asked: the votes would be of two. The
+        same judge of another folder, as behind a balancer, is the same."""
+        judge = _judge_of(answer)
         self._seen = self._seen or judge
-        if judge != self._seen:
-            before, now = _words_of(self._seen), _words_of(judge)
+        if judge[0] != self._seen[0]:
+            before, now = (" ".join(reversed(one)) for one in (self._seen, judge))
             raise EndpointError(
                 f"{self.url}: has replaced its judge ({before} before, {now} now); all judgments of a run must come "
                 "from one judge: start again in another --out"
@@ -270,14 +272,9 @@ def _calls(requests: Iterable[tuple[int, VoteRequest]]) -> Iterator[_Call]:
                 yield _Call(first.pair, orders, len(run) // len(orders), first.seed + first.draw, tuple(n for n, _ in run))
 
 
-def _judge_of(answer: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells one judge of a server from another."""
-    return tuple(answer.get(name) for name in ("judge", "weights", "judge_hash", "template_hash"))
-
-
-def _words_of(judge: tuple[Any, ...]) -> str:
-    """Return its name, its weights and its hash, as far as the server tells them: those of older versions tell no hash."""
-    return " ".join(str(name) for name in judge[:3] if name)
+def _judge_of(answer: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the hash of the judge that an answer is of, which tells it from others, and its name."""
+    return str(answer["judge_hash"]), str(answer["judge"])
 
 
 def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ This is the only parser of it, and :func:`spec_help` the only explanation. An en
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -26,7 +25,6 @@ from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
 
-BLOCK, NUM_BLOCKS = 1 << 18, 32  # bytes of a file of weights by which it is known, in so many places from its first to its last
 DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for
 
 
@@ -231,12 +229,18 @@ def cache_folder(config: JudgeConfig) -> Path | None:
     return Path(from_environment)
 
 
-def local_checkpoint(text: str) -> Path | None:
-    """Return the checkpoint folder of a judge by its name; None for any other judge, and for what is no specification."""
+def named_checkpoint(text: str) -> Path | None:
+    """Return the checkpoint folder that a judge's name has, whether it is there or not; None for any other judge, and for what
+    is no specification."""
     try:
-        checkpoint = JudgeSpec.parse(text).checkpoint
+        return JudgeSpec.parse(text).checkpoint
     except ConfigError:  # a judge made in Python, by another name
         return None
+
+
+def local_checkpoint(text: str) -> Path | None:
+    """Return :func:`named_checkpoint` if it is there."""
+    checkpoint = named_checkpoint(text)
     return checkpoint if checkpoint is not None and checkpoint.is_dir() else None
 
 
@@ -248,29 +252,7 @@ def judge_video_policy(text: str, *others: str) -> VideoPolicy | None:
 
 
 def judge_weights_id(text: str) -> str:
-    """Return which weights a specification stands for now (:func:`rewardlab.models.checkpoints.weights_id`).
-
-    Return "" for a judge without local weights, and for a name that is no specification.
-    """
-    try:
-        checkpoint = JudgeSpec.parse(text).checkpoint
-    except ConfigError:
-        return ""
+    """Return which weights a specification stands for now (:func:`rewardlab.models.checkpoints.weights_id`), "" for a judge
+    without local weights, and for a name that is no specification."""
+    checkpoint = local_checkpoint(text)
     return "" if checkpoint is None else weights_id(checkpoint)
-
-
-def weights_name(spec: str) -> str:
-    """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
-    files, and of blocks of each: of the whole of a small one. Training that leaves the first and last tensors as they are, of
-    low rank or with a frozen vision tower, changes it too."""
-    folder = local_checkpoint(spec)
-    files = sorted(folder.glob("*.safetensors")) if folder is not None else []
-    digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for number in range(NUM_BLOCKS):
-                file.seek(max(0, size - BLOCK) * number // (NUM_BLOCKS - 1))
-                digest.update(file.read(BLOCK))
-    return digest.hexdigest()[:16] if files else ""

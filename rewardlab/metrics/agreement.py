@@ -9,11 +9,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rewardlab.metrics.intervals import AccuracyEstimate, cluster_numbers, mean_estimate, spread_of, student_tail
+from rewardlab.metrics.intervals import (
+    FEWEST_CLUSTERS,
+    AccuracyEstimate,
+    cluster_numbers,
+    mean_estimate,
+    spread_of,
+    student_tail,
+)
 
 Choices = Mapping[str, Hashable]  # of one rater, by item
 JudgeChoices = Mapping[str, Sequence[Hashable | None]]  # by item, one for each order shown
@@ -84,10 +91,6 @@ class AlternativeAnnotatorTest:
     advantage: float | None
     raters: tuple[RaterAgreement, ...]
 
-    @property
-    def is_passed(self) -> bool:
-        return self.winning_rate is not None and self.winning_rate >= 0.5
-
 
 def alternative_annotator_test(
     ratings: Mapping[str, Choices], judge: JudgeChoices, *, epsilon: float = 0.1, clusters: Mapping[str, str] | None = None
@@ -117,7 +120,7 @@ def alternative_annotator_test(
         epsilon,
         num_won / len(tested) if tested else None,
         sum(result.advantage for result in tested) / len(tested) if tested else None,
-        tuple(RaterAgreement(**{**vars(result), "replaceable": result.rater in won}) for result in compared),
+        tuple(replace(result, replaceable=result.rater in won) for result in compared),
     )
 
 
@@ -130,15 +133,11 @@ def _compare(
     epsilon: float,
     clusters: Sequence[str],
 ) -> RaterAgreement:
-    human = np.array([_agreement([choices[item]], rest) for item, rest in zip(items, others, strict=True)])
-    by_order = [[_agreement([choice], rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
+    human = np.array([rest.count(choices[item]) / len(rest) for item, rest in zip(items, others, strict=True)])
+    by_order = [[rest.count(choice) / len(rest) for choice in judge[item]] for item, rest in zip(items, others, strict=True)]
     machine = np.array([math.fsum(scores) / len(scores) for scores in by_order])
-    wins = np.array(
-        [np.mean([score >= score_of_rater for score in scores]) for scores, score_of_rater in zip(by_order, human, strict=True)]
-    )
-    losses = np.array(
-        [np.mean([score_of_rater >= score for score in scores]) for scores, score_of_rater in zip(by_order, human, strict=True)]
-    )
+    gaps = [[score - human_score for score in scores] for scores, human_score in zip(by_order, human, strict=True)]
+    wins, losses = (np.array([np.mean([sign * gap >= 0 for gap in of_item]) for of_item in gaps]) for sign in (1, -1))
     pairs = [(choice, choices[item], 1 / len(judge[item])) for item in items for choice in judge[item]]
     return RaterAgreement(
         rater,
@@ -151,18 +150,13 @@ def _compare(
     )
 
 
-def _agreement(choices: Sequence[Hashable | None], others: Sequence[Hashable]) -> float:
-    """Return the fraction (0..1) of pairs of a choice and one of the others' that are equal; None equals nothing."""
-    counts = Counter(others)
-    return sum(counts[choice] for choice in choices if choice is not None) / (len(choices) * len(others))
-
-
 def _p_value_below(values: np.ndarray, bound: float, clusters: Sequence[str]) -> float:
     """Return the one-sided p-value of the hypothesis that the mean of ``values`` is ``bound`` or more: Student's t over
-    clusters (:func:`rewardlab.metrics.intervals.spread_of`), which is the plain t-test if each value is its own cluster."""
+    clusters (:func:`rewardlab.metrics.intervals.spread_of`), which is the plain t-test if each value is its own cluster. 1 of
+    fewer than :data:`FEWEST_CLUSTERS`, which show nothing."""
     numbers = cluster_numbers(clusters, len(values))
     sums, counts = np.bincount(numbers, values), np.bincount(numbers).astype(float)
-    if counts.size < 2:
+    if counts.size < FEWEST_CLUSTERS:
         return 1.0
     squares = float(((values - values.mean()) ** 2).sum())
     spread = spread_of(sums, counts, squares, float(values.size))

@@ -221,8 +221,10 @@ def _logistic(value: float) -> float:
 
 
 def student_tail(value: float, freedom: float) -> float:
-    """Return the probability that Student's t with ``freedom`` (1 or more) degrees of freedom exceeds ``value``, to 1e-9."""
-    return 0.5 - _student_angle(math.atan(value / math.sqrt(freedom)), freedom)[0]
+    """Return the probability that Student's t with ``freedom`` (1 or more) degrees of freedom exceeds ``value``, to 1e-9; of
+    fewer than 3, to 1e-4."""
+    most = 10 / math.sqrt(freedom)  # nothing is beyond it: where the density is narrow, Simpson's steps must be as fine
+    return 0.5 - _student_angle(min(most, max(-most, math.atan(value / math.sqrt(freedom)))), freedom)[0]
 
 
 def _student_angle(angle: float, freedom: float) -> tuple[float, float]:

@@ -21,6 +21,8 @@ from rewardlab.metrics.intervals import (
     student_quantile,
 )
 
+UNSEEN = 2  # further labels, on which judge and people disagree, in the variance
+
 
 @dataclass(frozen=True)
 class CorrectedMean:
@@ -59,13 +61,16 @@ def corrected_mean(
 ) -> CorrectedMean:
     """Return the three means. ``labels`` are people's scores (0..1) of the labelled pairs, ``judged`` the judge's scores of the
     same, ``unlabelled`` its scores of the other pairs; labelled pairs are a random sample of all. Raise ValueError unless there
-    are labels of four prompts or more, and one other pair.
+    are labels of four prompts or more, and one other pair, and for clusters of one part alone.
 
-    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1.
+    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1. The
+    variance has :data:`UNSEEN` further labels on which judge and people disagree: a hundred labels may show none of the errors
+    of a judge that is wrong on two pairs of a hundred, and the variance that they show is too small then.
     """
     y, f, rest = (np.asarray(values, dtype=float) for values in (labels, judged, unlabelled))
-    named = clusters is not None and unlabelled_clusters is not None
-    every = [*(clusters or ()), *(unlabelled_clusters or ())] if named else None
+    if (clusters is None) != (unlabelled_clusters is None):
+        raise ValueError("expected the clusters of all pairs or of none, got those of one part")
+    every = None if clusters is None or unlabelled_clusters is None else [*clusters, *unlabelled_clusters]
     numbers = cluster_numbers(every, y.size + rest.size)
     of_labels, num_clusters = numbers[: y.size], int(numbers.max(initial=-1)) + 1
     num = np.unique(of_labels).size
@@ -79,11 +84,12 @@ def corrected_mean(
 
     label, same, other = by_cluster(y, of_labels), by_cluster(f, of_labels), by_cluster(rest, numbers[y.size :])
     against = same - other
-    weight = float(label @ against) / float(against @ against) if against.any() else 0.0
-    weight = min(1.0, max(0.0, weight))
-    scale = num / (num - 1)
-    label_part, judge_part = scale * float(((label - weight * same) ** 2).sum()), scale * weight**2 * float((other**2).sum())
-    variance = scale * float(((label - weight * against) ** 2).sum())
+    unseen = UNSEEN / num**2
+    weight = min(1.0, max(0.0, float(label @ against) / (float(against @ against) + unseen)))
+    scale, more = num / (num - 1), weight**2 * unseen
+    label_part = scale * (float(((label - weight * same) ** 2).sum()) + more)
+    judge_part = scale * weight**2 * float((other**2).sum())
+    variance = scale * (float(((label - weight * against) ** 2).sum()) + more)
     mean = float(y.mean() + weight * (rest.mean() - f.mean()))
     freedom = num - 1.0
     alone = scale * float((label**2).sum())

@@ -6,14 +6,16 @@ template.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import subprocess
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rewardlab import __version__
 from rewardlab.data.files import write_atomic
@@ -74,9 +76,83 @@ def _installed_commit(package: Path) -> str:
 
 
 def weights_id(checkpoint: Path) -> str:
-    """Return an identifier of a checkpoint's weights: names, sizes and times of its files; "" if it is no local folder."""
-    files = sorted(checkpoint.glob("*.safetensors"))
-    return " ".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)
+    """Return an identifier of a checkpoint's content, 16 hex digits, the same in any folder and at any time; "" if it is no
+    local folder with weights.
+
+    It covers name, dtype, shape and 64 KiB of each tensor (32 at either end), in however many files, and the configs of model,
+    tokenizer and processor. A change within a tensor's middle alone is not seen. An adapter's base counts by its content if it
+    is a local folder, else by its name.
+    """
+    tensors = sorted(checkpoint.glob("*.safetensors"))
+    if not tensors:
+        return ""
+    configs = sorted(path for path in checkpoint.iterdir() if path.name in _READ_BY_MODELS or path.suffix == ".jinja")
+    content = _content_id(tuple((path, _stamp(path)) for path in (*tensors, *configs)))
+    adapter = checkpoint / "adapter_config.json"
+    if not adapter.exists():
+        return content
+    base = str(json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path"))
+    return hashlib.sha256(f"{content} {weights_id(Path(base)) or base}".encode()).hexdigest()[:16]
+
+
+_READ_BY_MODELS = (
+    *("config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.json"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+)
+_NOT_CONTENT = ("base_model_name_or_path", "_name_or_path", "transformers_version", "peft_version")
+_TENSOR_BYTES = 1 << 15  # at either end of a tensor
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+
+
+@lru_cache(maxsize=64)
+def _content_id(files: tuple[tuple[Path, tuple[int, ...]], ...]) -> str:
+    """Return a hash of the content of files; their stamps say until when it holds."""
+    facts = list[str]()
+    for path, _ in files:
+        facts += _tensor_facts(path) if path.suffix == ".safetensors" else [f"{path.name} {_config_text(path)}"]
+    return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:16]
+
+
+def _config_text(path: Path) -> str:
+    """Return a config without what says where and with what it was written."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return text
+    return json.dumps({k: v for k, v in values.items() if k not in _NOT_CONTENT} if isinstance(values, dict) else values)
+
+
+def _tensor_facts(path: Path) -> list[str]:
+    """Return a line for each tensor of a safetensors file; of a file that is none, a line for the whole."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length < size else {}
+            parts = {
+                f"{name} {entry['dtype']} {entry['shape']}": (
+                    8 + length + entry["data_offsets"][0],
+                    8 + length + entry["data_offsets"][1],
+                )
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+        except (ValueError, KeyError, TypeError, IndexError):
+            parts = {}
+        return [f"{name} {_ends(file, *ends)}" for name, ends in (parts or {f"{path.name} {size}": (0, size)}).items()]
+
+
+def _ends(file: BinaryIO, start: int, end: int) -> str:
+    """Return a hash of the bytes at either end of a part of a file."""
+    file.seek(start)
+    first = file.read(min(_TENSOR_BYTES, end - start))
+    file.seek(max(start + len(first), end - _TENSOR_BYTES))
+    return hashlib.sha256(first + file.read(max(0, min(_TENSOR_BYTES, end - start - len(first))))).hexdigest()
 
 
 def write_card(folder: Path, *, template: Template, stage: str, **facts: Any) -> None:

@@ -9,6 +9,7 @@ that begins as one of the template's own headings is quoted.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
@@ -19,11 +20,17 @@ QUOTE = "> "
 
 # Special tokens of the common tokenizers: <|im_end|>, <｜User｜>, </s>, [INST], <start_of_turn>, <image>, ...
 _CONTROL = re.compile(
-    r"<(?=\|[^|<>\s]{1,40}\|>|｜[^<>｜]{1,40}｜>|/?s>|pad>|eos>|bos>|unk>|/?(?:start|end)_of_(?:turn|image)>|image>|video>|<?/?SYS>)"
-    r"|\[(?=/?(?:INST|IMG|SYSTEM_PROMPT|AVAILABLE_TOOLS)\])"
+    r"<(?=\|[^|<>\s]{1,40}\|?>|[^|<>\s]{1,40}\|>|｜[^<>｜]{1,40}｜>|/?s>|pad>|eos>|bos>|unk>|/?(?:start|end)_of_(?:turn|image)>"
+    r"|(?:image|video|audio)(?:_soft_token)?>|<?/?SYS>)"
+    r"|\[(?=/?(?:INST|IMG(?:_BREAK|_END)?|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK)\])"
 )
 _TAGS = re.compile(r"<(?=\s*(?:/\s*)?(?:think|answer|reasoning|tool_call|tool_response)\s*>)", re.IGNORECASE)
 _LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")  # whatever str.splitlines ends a line at
+# Format characters, fillers and selectors: a line looks the same with them.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\U000e0000-\U000e0fff]"
+)
 _SLOT = re.compile(r"\{(?:question|first|second)\}")
 
 
@@ -70,4 +77,8 @@ def sanitize(text: str, template: str) -> str:
     if heading is None:
         return text
     lines = _LINE_END.sub("\n", text)
+    if not text.isascii():
+        looks = [_INVISIBLE.sub("", unicodedata.normalize("NFKC", line)) for line in lines.split("\n")]
+        quoted = [QUOTE * bool(heading.match(look)) + line for look, line in zip(looks, lines.split("\n"), strict=True)]
+        return "\n".join(quoted) if quoted != lines.split("\n") else text
     return heading.sub(QUOTE, lines) if heading.search(lines) else text

@@ -190,11 +190,18 @@ def key_digest(header: str) -> bytes:
     Clients that cannot set a header may put the key into their URL, ``http://x:KEY@host``: it becomes the password of Basic.
     """
     scheme, _, value = header.partition(" ")
-    key = value.encode() if scheme.lower() == "bearer" else b""
+    key = _utf8(value) if scheme.lower() == "bearer" else b""
     if scheme.lower() == "basic":
         with contextlib.suppress(ValueError):
             key = base64.b64decode(value).partition(b":")[2]
     return hashlib.sha256(key).digest()
+
+
+def _utf8(value: str) -> bytes:
+    """Return a header's value, which a server reads as Latin-1, in UTF-8: as it was sent if that was UTF-8."""
+    with contextlib.suppress(ValueError):
+        return value.encode("latin-1").decode().encode()
+    return value.encode()
 
 
 class Guesses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,8 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
 @dataclass(frozen=True)
 class Sample:
     """One response to a question, each with the references of its images in the order of their marks, and an ``anchor`` to
-    compare it with if it comes alone. Samples of different ``scope`` are never compared."""
+    compare it with if it comes alone. Samples of different ``scope`` are never compared. ``rollout`` names the rollout that the
+    response is of, "": not known."""
 
     question: str
     response: str
@@ -77,16 +79,22 @@ class Sample:
     anchor: str | None = None
     scope: str = ""
     response_images: tuple[str, ...] = ()
+    rollout: str = ""
 
     @staticmethod
-    def of(question: Content, response: Content, anchor: str | None = None, scope: str = "") -> Sample:
+    def of(question: Content, response: Content, anchor: str | None = None, scope: str = "", rollout: str = "") -> Sample:
         """Return the sample of two contents. Raise DataError for media that are no references of images."""
-        return Sample(question.text, response.text, references(question), anchor, scope, references(response))
+        return Sample(question.text, response.text, references(question), anchor, scope, references(response), rollout)
 
     @property
     def key(self) -> str:
         """Return the key that samples of one prompt share: question, images, anchor and scope."""
         return json.dumps([self.question, self.images, self.anchor, self.scope])
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the response, by which the same one is known among those of its key."""
+        return hashlib.sha256(json.dumps([self.response, self.response_images]).encode()).hexdigest()
 
 
 def references(content: Content) -> tuple[str, ...]:

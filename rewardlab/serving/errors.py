@@ -60,6 +60,10 @@ class PeerError(Exception):
     retry_after_s = 5
 
 
+class OtherJudgeError(PeerError):
+    """The server that collects a group has another judge than the one that a response was sent to."""
+
+
 class StorageError(Exception):
     """An upload cannot be written."""
 
@@ -86,6 +90,7 @@ _STATUSES: dict[type[Exception], tuple[str, int]] = {
     EngineFailedError: ("enginefailed", 503),
     NoVerdictError: ("unjudged", 503),
     PeerError: ("peer", 503),
+    OtherJudgeError: ("otherjudge", 503),
     StorageError: ("storage", 507),
     UnsupportedParameterError: ("unsupported", 400),
 }

@@ -23,7 +23,7 @@ from typing import Any
 
 from rewardlab.judging.guarantee import Facts, judge_facts
 from rewardlab.judging.judge import Judge, ModelJudge
-from rewardlab.judging.spec import local_checkpoint, weights_name
+from rewardlab.judging.spec import local_checkpoint
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.model_config import max_positions
 from rewardlab.serving.errors import ContextLengthError
@@ -100,8 +100,9 @@ class JudgeVersion:
     """The ``number``-th judge since the server began. ``probability_judge`` is the same judge by the probability of its
     verdicts, None if it has none.
 
-    ``weights`` is a name of the weights of a local checkpoint, 16 hex digits of their content, "" for other judges;
-    ``cache_name`` a hash of everything but the request that its answers depend on; ``context`` the context length, if known.
+    ``facts`` is what the judge is (:func:`rewardlab.judging.guarantee.judge_facts`), ``cache_name`` a hash of them, equal for
+    the same checkpoint in two folders; ``weights`` is the identifier of a local checkpoint's content, "" for other judges;
+    ``context`` the context length, if known.
     All are of the files as they are when the judge is opened.
     """
 
@@ -109,27 +110,33 @@ class JudgeVersion:
     probability_judge: Judge | None = None
     number: int = 1
     num_users: int = field(default=0, init=False)
+    facts: Facts = field(init=False)
     weights: str = field(init=False)
     cache_name: str = field(init=False)
     context: ContextLength | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.weights = weights_name(getattr(self.judge, "spec", ""))
-        temperature = {VERDICT_TEMPERATURE: getattr(self.judge, "verdict_temperature", 1.0)}  # of the same judge by probability
-        facts = {**getattr(self.judge, "identity", {}), **temperature, "weights": self.weights}
-        text = json.dumps(facts, sort_keys=True, default=str)
+        judge, identity = self.judge, getattr(self.judge, "identity", {})
+        self.facts = judge_facts(judge.config, identity) if isinstance(judge, ModelJudge) else dict(identity)
+        self.weights = str(self.facts.get("weights", ""))
+        temperature = getattr(judge, "verdict_temperature", 1.0)  # of the same judge by probability
+        text = json.dumps({**self.facts, VERDICT_TEMPERATURE: temperature}, sort_keys=True, default=str)
         self.cache_name = hashlib.sha256(text.encode()).hexdigest()
-        self.context = ContextLength.of(self.judge) if isinstance(self.judge, ModelJudge) else None
+        self.context = ContextLength.of(judge) if isinstance(judge, ModelJudge) else None
 
     @property
     def hash(self) -> str:
         return self.cache_name[:16]
 
     @cached_property
-    def facts(self) -> Facts:
-        """Return what a guarantee must be of."""
-        assert isinstance(self.judge, ModelJudge)
-        return judge_facts(self.judge.config, self.judge.identity, self.weights)
+    def never_thinks_apart(self) -> bool:
+        """Return whether the chat template of a local checkpoint has no switch ``enable_thinking``: to switch it off has no
+        effect."""
+        folder = local_checkpoint(getattr(self.judge, "spec", ""))
+        templates = [] if folder is None else [*folder.glob("*.jinja"), folder / "tokenizer_config.json"]
+        return folder is not None and not any(
+            "enable_thinking" in path.read_text(encoding="utf-8", errors="replace") for path in templates if path.is_file()
+        )
 
 
 def close_judge(judge: Any) -> None:

@@ -13,9 +13,9 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
@@ -26,7 +26,7 @@ from fastapi import APIRouter, FastAPI, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.data.images import kind_of
-from rewardlab.data.label_store import LabelStore, RaterSummary
+from rewardlab.data.label_store import LabelStore
 from rewardlab.data.pair_table import PairTable
 from rewardlab.errors import DataError, InputError
 from rewardlab.serving.admission import Admission
@@ -45,7 +45,6 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 HOLD_S = 900.0  # for which a pair that a rater sees counts as rated by that rater
 CACHED_PAIRS = 8  # with their media
-VIDEO_TYPES = {"mp4": "video/mp4", "mkv": "video/webm", "avi": "video/x-msvideo"}  # by the kind of a file
 LIMITS = replace(Limits(), body_bytes=20_000, json_bytes=20_000)
 
 
@@ -69,24 +68,19 @@ class Item(NamedTuple):
     visit: int
 
 
-class Side(NamedTuple):
-    """The question or a response of a pair."""
+def media_type(data: bytes) -> str:
+    kind = kind_of(data)
+    return {"mp4": "video/mp4", "mkv": "video/webm", "avi": "video/x-msvideo"}.get(kind, f"image/{kind}")
 
-    text: str
-    images: tuple[bytes, ...]
-    videos: tuple[bytes, ...]
 
-    def parts(self, path: str) -> list[dict[str, str]]:
-        """Return {"text"}, {"image": PATH} and {"video": PATH} in their order. Media without placeholders come first."""
-        text, kinds = self.text, {IMAGE_MARK: "image", VIDEO_MARK: "video"}
-        for mark, media in ((VIDEO_MARK, self.videos), (IMAGE_MARK, self.images)):
-            text = text if mark in text else mark * len(media) + text
-        numbers = {IMAGE_MARK: count(), VIDEO_MARK: count(len(self.images))}
-        pieces = [piece for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", text) if piece.strip()]
-        return [
-            {kinds[piece]: f"{path}/{next(numbers[piece])}"} if piece in kinds else {"text": piece.strip("\n")}
-            for piece in pieces
-        ]
+def text_parts(text: str, images: Sequence[bytes], videos: Sequence[bytes]) -> list[str | bytes]:
+    """Return a text with its media in their places; media without placeholders come first."""
+    media = {IMAGE_MARK: images, VIDEO_MARK: videos}
+    text = "".join(mark * len(of_mark) for mark, of_mark in media.items() if mark not in text) + text
+    left = {mark: iter(of_mark) for mark, of_mark in media.items()}
+    pieces = [piece for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", text) if piece.strip()]
+    parts = (next(left[piece], "") if piece in left else piece.strip("\n") for piece in pieces)
+    return [part for part in parts if part]
 
 
 class LabelQueue:
@@ -181,19 +175,22 @@ class LabelQueue:
                 LOG.warning("left out: %s", error)
         view: dict[str, Any] = {"num_rated": len(self._history[rater]), "num_items": self._num_items(rater)}
         if item is None:
-            ratings = ((pair_id, rating) for pair_id, _, rating in self._store.ratings(rater))
-            return view | {"summary": asdict(RaterSummary.of(ratings))}
-        view |= {"item": item, "instruction": self._rules.instruction, "reasons": self._rules.reasons}
-        return view | {"sides": [side.parts(f"{item.place}/{item.visit}/{n}") for n, side in enumerate(sides)]}
+            return view | {"summary": self._store.summary(rater)}
+        media = count()
+        parts = [
+            [{"text": part} if isinstance(part, str) else {media_type(part).split("/")[0]: next(media)} for part in side]
+            for side in sides
+        ]
+        return view | {"item": item, "instruction": self._rules.instruction, "reasons": self._rules.reasons, "sides": parts}
 
-    def _sides(self, rater: str, item: Item) -> list[Side]:
+    def _sides(self, rater: str, item: Item) -> list[list[str | bytes]]:
         """Return the question and the responses as shown. Raise DataError for an item that the rater cannot have seen."""
         if not 0 <= item.place < len(self._ids) or (item.visit and Item(item.place, 0) not in self._history[rater]):
             raise DataError("this pair is not yours to rate; load the page again")
         pair: PreferencePair = self._pair(item.place)
         pair = pair.swap() if self.order_of(rater, item) is Order.SWAPPED else pair
         responses = zip(pair.responses, pair.response_images, pair.response_videos, strict=True)
-        return [Side(pair.question, pair.images, pair.videos), *(Side(*response) for response in responses)]
+        return [text_parts(pair.question, pair.images, pair.videos), *(text_parts(*response) for response in responses)]
 
     def rate(self, rater: str, request: LabelRequest) -> dict[str, Any]:
         """Commit a rating; return what the page shows next."""
@@ -222,10 +219,9 @@ class LabelQueue:
             self._open[rater] = item, time.monotonic()
         return self.show(rater)
 
-    def medium(self, rater: str, item: Item, side: int, number: int) -> bytes:
-        """Return an image or a video of the question (``side`` 0) or of a response as shown. Raise DataError."""
-        sides = self._sides(rater, item)
-        media = (*sides[side].images, *sides[side].videos) if 0 <= side < len(sides) else ()
+    def medium(self, rater: str, item: Item, number: int) -> bytes:
+        """Return one of the images and videos of an item, numbered as they are shown. Raise DataError."""
+        media = [part for side in self._sides(rater, item) for part in side if isinstance(part, bytes)]
         if not 0 <= number < len(media):
             raise DataError("this pair has no such medium; load the page again")
         return media[number]
@@ -260,11 +256,10 @@ def label_routes(queue: LabelQueue) -> APIRouter:
     async def undo() -> dict[str, Any]:
         return await call(queue.undo)
 
-    @router.get("/v1/labels/media/{place}/{visit}/{side}/{number}")
-    async def medium(place: int, visit: int, side: int, number: int) -> Response:
-        data = await call(queue.medium, Item(place, visit), side, number)
-        kind = kind_of(data)
-        return Response(data, media_type=VIDEO_TYPES.get(kind, f"image/{kind}"))
+    @router.get("/v1/labels/media/{place}/{visit}/{number}")
+    async def medium(place: int, visit: int, number: int) -> Response:
+        data = await call(queue.medium, Item(place, visit), number)
+        return Response(data, media_type=media_type(data))
 
     return router
 

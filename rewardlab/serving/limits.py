@@ -53,7 +53,8 @@ class Limits:
     video_seconds: float = _bound(120.0, "CPU seconds for decoding a video")
     decoding_bytes: int = _bound(
         400_000_000,
-        "bytes of memory for images being decoded, as much for images that wait, and the same for videos",
+        "bytes of memory for images being decoded, as much for those that wait and for those that are fetched, a quarter for "
+        "small ones, and the same for videos",
     )
     comparisons: int = _bound(65_536, "comparisons in one request")
     samples: int = _bound(262_144, "votes for all comparisons of a request")
@@ -112,11 +113,9 @@ class Limits:
         _check(comparisons, self.comparisons, "comparisons", "comparisons")
         _check(votes, self.samples, "votes", "samples")
 
-    def check_completion(self, number: int, max_tokens: int, most_tokens: int) -> None:
-        """Raise LimitError for too many completions of a chat, and for longer ones than the judge's."""
+    def check_completion(self, number: int) -> None:
+        """Raise LimitError for too many completions of a chat."""
         _check(number, self.completions, "completions (n)", "completions")
-        if max_tokens > most_tokens:
-            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its max_tokens)")
 
 
 def _check(number: int, most: float, what: str, name: str) -> None:

@@ -12,12 +12,15 @@ import hashlib
 import json
 import os
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.images import decoding_bytes, from_data_url, plain_image
@@ -36,58 +39,88 @@ IsStopped = Callable[[], bool]  # whether nobody waits for the work any more
 
 
 class WorkBudget:
-    """Up to ``max_bytes`` in use at a time, first come, first served: small work does not overtake large work."""
+    """Up to ``max_bytes`` in use at a time, by turns of the tenants: the next work is that of the tenant that has taken the
+    fewest bytes so far, and of one tenant first come, first served. Small work does not overtake large work, which would never
+    begin. A tenant holds ``most_of_one`` bytes at most; None: all."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, most_of_one: int | None = None) -> None:
         self._max_bytes = self._free = max_bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._most_of_one = most_of_one or max_bytes
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._start: dict[str, int] = {}  # of each waiting tenant's turn, in bytes taken (start-time fair queueing)
+        self._held: Counter[str] = Counter()
+        self._now = 0
 
     @contextlib.asynccontextmanager
     async def taken(self, num_bytes: int) -> AsyncIterator[Room]:
         """Wait for room, and hold it within the context, or until the last thread of :func:`run_in_thread` that uses it ends.
-        Work larger than the budget takes all of it."""
-        num_bytes = min(num_bytes, self._max_bytes)
+        Work larger than a tenant may hold takes all of that."""
+        tenant, num_bytes = tenant_of_request(), min(num_bytes, self._most_of_one)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((num_bytes, turn))
+        self._waiting.setdefault(tenant, deque()).append((num_bytes, turn))
+        self._start[tenant] = max(self._start.get(tenant, 0), self._now)
         self._grant()
         try:
             await turn
         except BaseException:
             if turn.cancelled() or not turn.done():
                 turn.cancel()
-                self._waiting = deque(item for item in self._waiting if item[1] is not turn)
             else:
-                self._free += num_bytes
+                self._release(tenant, num_bytes)
             self._grant()
             raise
-        room = Room(self, num_bytes)
+        room = Room(partial(self.give_back, tenant), num_bytes)
         try:
             yield room
         finally:
             room.leave()
 
-    def give_back(self, num_bytes: int) -> None:
-        self._free += num_bytes
+    def give_back(self, tenant: str, num_bytes: int) -> None:
+        self._release(tenant, num_bytes)
         self._grant()
 
+    def _release(self, tenant: str, num_bytes: int) -> None:
+        self._free += num_bytes
+        self._held[tenant] -= num_bytes
+        if not self._held[tenant]:
+            del self._held[tenant]
+
     def _grant(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._free:
-            num_bytes, turn = self._waiting.popleft()
-            if not turn.cancelled():
-                self._free -= num_bytes
-                turn.set_result(None)
+        while (tenant := self._next_tenant()) is not None:
+            num_bytes, turn = self._waiting[tenant][0]
+            if num_bytes > self._free:
+                return
+            self._waiting[tenant].popleft()
+            self._now = self._start[tenant]
+            self._start[tenant] += num_bytes
+            self._free -= num_bytes
+            self._held[tenant] += num_bytes
+            turn.set_result(None)
+
+    def _next_tenant(self) -> str | None:
+        """Return whose turn it is, of those that may hold more; None if nobody waits."""
+        for tenant, line in list(self._waiting.items()):
+            while line and line[0][1].done():  # who has left is not waited for
+                line.popleft()
+            if not line:
+                del self._waiting[tenant]
+        if not self._waiting:
+            self._start.clear()
+            self._now = 0
+        ready = [name for name, line in self._waiting.items() if self._held[name] + line[0][0] <= self._most_of_one]
+        return min(ready, key=lambda name: self._start[name], default=None)
 
 
 class Room:
     """The bytes taken from a budget, returned when the last user has left: the context that took them, and threads."""
 
-    def __init__(self, budget: WorkBudget, num_bytes: int) -> None:
-        self._budget, self.num_bytes, self._num_users = budget, num_bytes, 1
+    def __init__(self, give_back: Callable[[int], None], num_bytes: int) -> None:
+        self._give_back, self.num_bytes, self._num_users = give_back, num_bytes, 1
 
     def shrink(self, num_bytes: int) -> None:
         rest = max(0, self.num_bytes - num_bytes)
         self.num_bytes -= rest
-        self._budget.give_back(rest)
+        self._give_back(rest)
 
     def enter(self) -> None:
         self._num_users += 1
@@ -95,11 +128,12 @@ class Room:
     def leave(self) -> None:
         self._num_users -= 1
         if not self._num_users:
-            self._budget.give_back(self.num_bytes)
+            self._give_back(self.num_bytes)
 
 
-async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room) -> T:
-    """Return the result of ``work``, run in a thread; ``work`` can check whether its caller has gone.
+async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room, limiter: CapacityLimiter | None = None) -> T:
+    """Return the result of ``work``, run in a thread of ``limiter`` (None: the common one); ``work`` can check whether its
+    caller has gone.
 
     A thread cannot be cancelled. Until it ends, the ``rooms`` stay in use, and it counts as one of the allowed threads.
     """
@@ -113,7 +147,7 @@ async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room) -> T:
 
     for room in rooms:
         room.enter()
-    task = asyncio.create_task(run_in_threadpool(_unless_stopped, work, stopped))
+    task = asyncio.create_task(run_sync(_unless_stopped, work, stopped, limiter=limiter))
     task.add_done_callback(leave)
     try:
         return await asyncio.shield(task)
@@ -254,6 +288,7 @@ def _no_upload(name: str) -> MediaError:
 
 FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown
 FRAME_BYTES = 2  # a pixel of such a frame, about
+FETCHES_AT_A_TIME = 40
 VIDEOS_AT_A_TIME = max(1, min(16, os.cpu_count() or 1))  # decoded at a time: more would take all threads
 
 
@@ -284,7 +319,7 @@ class MediaLoader:
         def decode(data: bytes, is_stopped: IsStopped) -> tuple[bytes, ...]:
             return self.media.frames(data, number, where, is_stopped)
 
-        frames = await self._videos.load(_most_bytes(reference, MAX_VIDEO_BYTES), read, decode)
+        frames = await self._videos.load(reference, MAX_VIDEO_BYTES, read, decode)
         SHARE.get().take_bytes(sum(map(len, frames)))
         return frames
 
@@ -292,7 +327,7 @@ class MediaLoader:
         """Store an upload, and return its id. Raise MediaError."""
         budgets = self._videos if video else self._images
         num_bytes = await run_in_threadpool(self._video_bytes if video else _image_bytes, data, "upload")
-        async with budgets.decoded.taken(num_bytes) as room:
+        async with budgets.decoded(num_bytes).taken(num_bytes) as room:
             return await run_in_thread(lambda is_stopped: self.media.upload(data, video=video, is_stopped=is_stopped), room)
 
     async def uploaded(self, name: str) -> Path:
@@ -307,7 +342,7 @@ class MediaLoader:
         def decode(data: bytes, is_stopped: IsStopped) -> bytes:
             return self.media.plain(data, where, self._kept_pixels)
 
-        image = await self._images.load(_most_bytes(reference, MAX_IMAGE_BYTES), read, decode)
+        image = await self._images.load(reference, MAX_IMAGE_BYTES, read, decode)
         SHARE.get().take_image(image)
         return image
 
@@ -317,24 +352,41 @@ class MediaLoader:
         return max(num_bytes, self._limits.decoding_bytes // VIDEOS_AT_A_TIME)
 
 
+SMALL = 64  # work of a 64th of a budget or less has a quarter of it more for itself, and waits for no large work
+
+
 class _Budgets:
-    """``max_bytes`` for decoding, and as many for encoded files that wait for decoding. Work always takes the second first, so
-    that there is no deadlock."""
+    """``max_bytes`` for decoding, and as many for encoded files that wait for decoding, and again for those that are fetched:
+    a slow host holds up no data, and one tenant's URLs hold half of it at most. Work always takes that of encoded files first,
+    so that there is no deadlock."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.encoded, self.decoded = WorkBudget(max_bytes), WorkBudget(max_bytes)
+        self.encoded, self.fetched = WorkBudget(max_bytes), WorkBudget(max_bytes, max_bytes // 2)
+        self._decoded, self._small, self._most_small = WorkBudget(max_bytes), WorkBudget(max_bytes // 4), max_bytes // SMALL
 
-    async def load(self, most_bytes: int, read: Callable[[], tuple[bytes, int]], decode: Callable[[bytes, IsStopped], T]) -> T:
-        """Return the decoded result of ``read``, which returns at most ``most_bytes``, and the bytes that decoding takes."""
-        async with self.encoded.taken(most_bytes) as encoded:
-            data, num_bytes = await run_in_thread(lambda _: read(), encoded)
+    def decoded(self, num_bytes: int) -> WorkBudget:
+        return self._small if num_bytes <= self._most_small else self._decoded
+
+    async def load(
+        self, reference: str, most: int, read: Callable[[], tuple[bytes, int]], decode: Callable[[bytes, IsStopped], T]
+    ) -> T:
+        """Return the decoded result of ``read``, which reads a reference of at most ``most`` bytes, and returns with it the
+        bytes that decoding takes."""
+        is_url = reference.startswith(("http:", "https:"))
+        most_bytes = min(len(reference), most) if reference.startswith("data:") else most  # a data URL is longer than its bytes
+        async with (self.fetched if is_url else self.encoded).taken(most_bytes) as encoded:
+            data, num_bytes = await run_in_thread(lambda _: read(), encoded, limiter=_fetching() if is_url else None)
             encoded.shrink(len(data))
-            async with self.decoded.taken(num_bytes) as decoded:
+            async with self.decoded(num_bytes).taken(num_bytes) as decoded:
                 return await run_in_thread(partial(decode, data), encoded, decoded)
 
 
-def _most_bytes(reference: str, most: int) -> int:
-    return min(len(reference), most) if reference.startswith("data:") else most  # a data URL has more characters than bytes
+_LIMITERS: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
+
+
+def _fetching() -> CapacityLimiter:
+    """Return the limit of threads that fetch, apart from those that decode and check."""
+    return _LIMITERS.setdefault(asyncio.get_running_loop(), CapacityLimiter(FETCHES_AT_A_TIME))
 
 
 def _image_bytes(data: bytes, where: str) -> int:

@@ -37,6 +37,7 @@ from rewardlab.serving.request_record import (
 LOG = logging.getLogger("rewardlab.requests")
 FREQUENT_PATHS = ("/health", "/ready", "/metrics")  # requested every few seconds by monitoring; logged if they fail
 CLIENT_GONE = 499  # nginx's number for a client that did not wait for the answer
+MOST_OF_A_KEY = 255  # characters of an Idempotency-Key that count
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
@@ -51,7 +52,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(_id_of(scope))
+        record = RequestRecord(_id_of(scope), _header(scope, b"idempotency-key")[:MOST_OF_A_KEY])
         REQUEST.set(record)  # a request on a reused connection starts in the context of the one before
         start, status = time.perf_counter(), CLIENT_GONE
 
@@ -79,8 +80,12 @@ class RequestLog:
                 _log(scope, path, status, seconds, record)
 
 
+def _header(scope: Scope, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
+
+
 def _id_of(scope: Scope) -> str:
-    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    given = _header(scope, b"x-request-id")
     return given if _ID.fullmatch(given) else uuid.uuid4().hex
 
 
@@ -95,7 +100,7 @@ def _log(scope: Scope, path: str, status: int, seconds: float, record: RequestRe
     level = logging.DEBUG if path in FREQUENT_PATHS and status < 500 else logging.INFO
     fields = {
         "id": record.id,
-        "client": (scope.get("client") or [""])[0],
+        "client": quote((scope.get("client") or [""])[0][:200], safe=":"),
         "key": record.tenant,
         "method": scope["method"],
         "path": quote(scope["path"][:200]),  # one line, whatever a client sends

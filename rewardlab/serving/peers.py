@@ -2,14 +2,17 @@
 
 All servers agree on the home of a group by rendezvous hashing of its key; removing a server moves only its own groups. A
 sample that arrives elsewhere is passed on to its home, with the Authorization of its sender, and waits there in its group. If
-the home does not answer, the sender gets an error and sends the sample again.
+the home does not answer, the sender gets an error and sends the sample again. If it has another judge, as while the judges of
+all servers are replaced one after the other, the sample waits here until both have the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -25,18 +28,19 @@ from rewardlab.serving.errors import (
     EngineFailedError,
     GroupTimeoutError,
     NoVerdictError,
+    OtherJudgeError,
     OverloadedError,
     PeerError,
 )
 from rewardlab.serving.request_record import current_request
 
 JOIN_PATH = "/v1/peers/join"
-CONNECT_S = 5.0
+CONNECT_S, OTHER_JUDGE_S = 5.0, 0.5  # seconds for a connection; between two tries while a home has another judge
 _AGAIN = re.compile(r"; try again in \d{1,9} s$")  # repeated by the error that is raised here
 
 
 class JoinRequest(BaseModel):
-    """A sample for its ``home``, one of ``servers``."""
+    """A sample for its ``home``, one of ``servers``, that was sent to a judge of the hash ``judge``."""
 
     model_config = ConfigDict(extra="forbid")
     question: str
@@ -45,7 +49,9 @@ class JoinRequest(BaseModel):
     anchor: str | None
     scope: str
     response_images: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
+    rollout: str = ""
     home: str
+    judge: str
     servers: Annotated[tuple[str, ...], Field(fail_fast=True)]
 
 
@@ -77,32 +83,35 @@ class Peers:
     def home_of(self, key: str) -> str:
         return max(self.servers, key=lambda url: hashlib.sha256(f"{url} {key}".encode("utf-8", "surrogatepass")).digest())
 
-    async def join(self, home: str, sample: Sample) -> MemberReward:
-        """Return the reward of a sample from its home. Raise the error that the home answers, PeerError without an answer."""
-        record = current_request()
+    async def join(self, home: str, sample: Sample, judge_hash: Callable[[], str]) -> MemberReward:
+        """Return the reward of a sample from its home, once that has the judge of this server, whose hash is ``judge_hash``.
+        Raise the error that the home answers, PeerError without an answer."""
+        record, ends = current_request(), time.monotonic() + self._wait_s
         passed_on = {"Authorization": record.authorization, "X-Request-ID": record.id}
         headers = {name: value for name, value in passed_on.items() if value}
-        timeout = httpx.Timeout(self._wait_s, connect=CONNECT_S)
         body = {**asdict(sample), "home": home, "servers": self.servers}
         where = f"{home}, where responses to this prompt meet,"
-        try:
-            async with httpx.AsyncClient(timeout=timeout, verify=system_certificates()) as client:
-                response = await client.post(home + JOIN_PATH, json=body, headers=headers)
-        except httpx.TransportError as error:
-            raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
-        try:
-            answer = response.json()
-        except ValueError:
-            answer = None
-        fields: dict[str, Any] = answer if isinstance(answer, dict) else {}
-        if response.status_code == 200 and isinstance(fields.get("reward"), int | float):
-            signs = fields.get("signs")
-            names = tuple(map(str, signs)) if isinstance(signs, list) else ()
-            return MemberReward(float(fields["reward"]), str(fields.get("weights", "")), names)
-        raise _error_of(where, response, fields)
+        async with httpx.AsyncClient(verify=system_certificates()) as client:
+            while True:
+                timeout = httpx.Timeout(max(CONNECT_S, ends - time.monotonic()), connect=CONNECT_S)
+                try:
+                    response = await client.post(
+                        home + JOIN_PATH, json={**body, "judge": judge_hash()}, headers=headers, timeout=timeout
+                    )
+                except httpx.TransportError as error:
+                    raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
+                answer = _json_object(response)
+                if response.status_code == 200 and isinstance(answer.get("reward"), int | float):
+                    signs = answer.get("signs")
+                    names = tuple(map(str, signs)) if isinstance(signs, list) else ()
+                    return MemberReward(float(answer["reward"]), str(answer.get("weights", "")), names)
+                if answer.get("status") != "otherjudge" or time.monotonic() + OTHER_JUDGE_S > ends:
+                    raise _error_of(where, response, answer)
+                await asyncio.sleep(OTHER_JUDGE_S)
 
-    def check(self, home: str, servers: Sequence[str]) -> None:
-        """Raise PeerError unless a sample is meant for this server, and its sender knows the same servers."""
+    def check(self, home: str, servers: Sequence[str], judge: str, own_judge: str) -> None:
+        """Raise PeerError unless a sample is meant for this server, and its sender knows the same servers and has the same
+        judge."""
         if home != self.address:
             raise PeerError(
                 f"a peer reaches this server as {home}, but its own --address is {self.address}; "
@@ -113,6 +122,19 @@ class Peers:
                 f"the --peers of another server are {', '.join(servers)}, here {', '.join(self.servers)}; "
                 "give all of them the same --peers and --address"
             )
+        if judge != own_judge:
+            raise OtherJudgeError(
+                f"a peer has the judge {judge}, {self.address} has {own_judge} (judge_hash of /health): rewards of two judges "
+                "are not mixed; give all servers the same judge"
+            )
+
+
+def _json_object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        answer = response.json()
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -> Exception:
@@ -131,6 +153,8 @@ def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -
             return NoVerdictError(sentence)
         case "toolate":
             return DeadlineExceededError(sentence)
+        case "otherjudge":
+            return OtherJudgeError(sentence)
     if response.status_code in (400, 413, 422):  # a retry would be refused, too
         return DataError(sentence)
     return PeerError(f"{where} answered HTTP {response.status_code}: {sentence}")

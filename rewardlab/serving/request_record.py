@@ -27,13 +27,15 @@ class RequestRecord:
     """One request: its id, who sends it, and what it costs.
 
     ``tenant`` is the name of its key, "" on a server without keys: groups, uploads, cached results and admission are kept apart
-    by it. ``authorization`` is the header, to be passed on to another server with the same keys. ``queue_s`` is the longest
-    wait of one of its jobs, ``num_tokens`` what the engine read and wrote; a group whose responses are sent one at a time is
-    counted for the request that completes it. ``weights`` names the weights that judge it (several if its samples belong to
-    groups of several requests; "" for a judge without local weights), ``signs`` the policy signs in the answers of its key.
+    by it. ``idempotency_key`` is the header of that name, equal in a request that is sent again. ``authorization`` is the
+    header, to be passed on to another server with the same keys. ``queue_s`` is the longest wait of one of its jobs,
+    ``num_tokens`` what the engine read and wrote; a group whose responses are sent one at a time is counted for the request
+    that completes it. ``weights`` names the weights that judge it (several if its samples belong to groups of several requests;
+    "" for a judge without local weights), ``signs`` the policy signs in the answers of its key.
     """
 
     id: str = ""
+    idempotency_key: str = ""
     tenant: str = ""
     authorization: str = field(default="", repr=False)
     queue_s: float = 0.0

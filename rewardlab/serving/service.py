@@ -108,7 +108,10 @@ class JudgeService:
         self._certificate = options.certificate
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
-            self._collected_rewards, size=self.rules.group_size, timeout_s=self.limits.group_timeout
+            self._collected_rewards,
+            size=self.rules.group_size,
+            timeout_s=self.limits.group_timeout,
+            digest=lambda sample: sample.digest,
         )
 
     @property
@@ -142,6 +145,8 @@ class JudgeService:
         """
         for sample in samples:
             await self.check_context(sample.question, sample.response)
+        if key := current_request().idempotency_key:
+            samples = [replace(sample, rollout=sample.rollout or f"{key} {n}") for n, sample in enumerate(samples)]
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.key, []).append(n)
@@ -165,9 +170,9 @@ class JudgeService:
         """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
         home = self.peers.home_of(sample.key) if self.peers else None
         if self.peers and home and home != self.peers.address:
-            reward = await self.peers.join(home, sample)
+            reward = await self.peers.join(home, sample, lambda: self.queue.versions.newest.hash)
         else:
-            reward = await self.group_buffer.join(sample.key, sample)
+            reward = await self.group_buffer.join(sample.key, sample, sample.rollout)
         current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
         current_request().signs.update(reward.signs)
         return reward.value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,13 +72,20 @@ def _check_number(number: int, limits: Limits) -> None:
 
 def _loads(text: str, limits: Limits) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_object)
     except RecursionError as error:
         raise _too_deep(limits) from error
     except json.JSONDecodeError:
         raise
     except ValueError as error:  # an integer of thousands of digits
         raise HTTPException(400, "the body holds an integer of more digits than can be read") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(values := dict(pairs)) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise HTTPException(400, f"the body has the key {twice[:80]!r} twice in one object: which value counts is not known")
+    return values
 
 
 def _refuse(constant: str) -> None:

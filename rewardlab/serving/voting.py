@@ -7,8 +7,10 @@ is collected from frameworks that send one response at a time.
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -151,38 +153,60 @@ async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group:
 R = TypeVar("R")
 
 
+@dataclass(eq=False)
+class Member(Generic[T, R]):
+    """A response in a group, with the future of each request that waits for its reward: one, or more if it was sent again."""
+
+    value: T
+    name: str
+    futures: list[asyncio.Future[R]] = field(default_factory=list)
+
+
 class Group(Generic[T, R]):
-    """The members of a group, each with the future of its reward."""
+    """The members of a group; ``task`` is that of its reward, None before it is full."""
 
     def __init__(self) -> None:
-        self.members: list[tuple[T, asyncio.Future[R]]] = []
+        self.members: list[Member[T, R]] = []
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: Exception) -> None:
-        for _, future in self.members:
-            if not future.done():
-                future.set_exception(error)
+        for future in (future for member in self.members for future in member.futures if not future.done()):
+            future.set_exception(error)
 
-    def leave(self, future: asyncio.Future[R]) -> None:
-        """Remove a member from an open group. A group that is being rewarded keeps it, for the others are compared with it;
-        its rewarding ends when the last member has left."""
+    def leave(self, member: Member[T, R], future: asyncio.Future[R]) -> None:
+        """End one request of a member. The last one removes the member from an open group. A group that is being rewarded keeps
+        it, for the others are compared with it; its rewarding ends when the last request of all has left."""
         future.cancel()
-        if self.task is None:
-            self.members = [(member, other) for member, other in self.members if other is not future]
-        elif all(other.done() for _, other in self.members):
+        if self.task is None and all(other.done() for other in member.futures):
+            self.members.remove(member)
+        elif self.task is not None and all(other.done() for one in self.members for other in one.futures):
             self.task.cancel()
+
+
+KEPT_S, KEPT_GROUPS = 600.0, 4096  # for how long, and of how many prompts, the rewards of a group answer repeats
 
 
 class GroupBuffer(Generic[T, R]):
     """Collect ``size`` members of a tenant's key, then call ``reward`` on all of them once; each caller gets its own reward.
 
-    A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError.
+    A member that is sent again under the ``name`` of a rollout gets its one reward, while it waits and for :data:`KEPT_S`
+    seconds afterwards. A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError, unless
+    all are equal, by ``digest``, to members of the last group: they lost their answers, and get these again.
     """
 
-    def __init__(self, reward: Callable[[list[T]], Awaitable[list[R]]], *, size: int, timeout_s: float) -> None:
-        self._reward, self.size, self.timeout_s = reward, size, timeout_s
+    def __init__(
+        self,
+        reward: Callable[[list[T]], Awaitable[list[R]]],
+        *,
+        size: int,
+        timeout_s: float,
+        digest: Callable[[T], str] = repr,
+    ) -> None:
+        self._reward, self.size, self.timeout_s, self._digest = reward, size, timeout_s, digest
         self._open: dict[tuple[str, str], Group[T, R]] = {}
+        self._named: dict[tuple[str, str, str], tuple[Group[T, R], Member[T, R]]] = {}
+        self._kept: OrderedDict[tuple[str, str], tuple[float, dict[str, R]]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.num_dissolved = 0
@@ -194,31 +218,52 @@ class GroupBuffer(Generic[T, R]):
     def num_waiting_of(self, tenant: str) -> int:
         return sum(len(group.members) for (owner, _), group in self._open.items() if owner == tenant)
 
-    async def join(self, key: str, member: T) -> R:
-        """Return the reward of ``member`` within its group. Raise GroupTimeoutError, EngineFailedError if the server stops, and
-        what ``reward`` raises."""
+    async def join(self, key: str, value: T, rollout: str = "") -> R:
+        """Return the reward of ``value`` within its group; ``rollout`` names the rollout that it is of, "": not known. Raise
+        GroupTimeoutError, EngineFailedError if the server stops, and what ``reward`` raises."""
         if self._closed:
             raise _stopping()
         loop, place = asyncio.get_running_loop(), (tenant_of_request(), key)
+        name = f"{rollout} {self._digest(value)}" if rollout else ""
+        if name and name in (rewards := self._kept_rewards(place)):
+            return rewards[name]
+        group, member = self._named.get((*place, name), (None, None))
+        if group is None or member is None:
+            group, member = self._add(place, Member(value, name))
         future: asyncio.Future[R] = loop.create_future()
+        member.futures.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:  # a client that disconnects makes room for another try of the same rollout
+            group.leave(member, future)
+            if member not in group.members:
+                self._named.pop((*place, name), None)
+            if self._open.get(place) is group and not group.members:
+                del self._open[place]
+            raise
+
+    def _add(self, place: tuple[str, str], member: Member[T, R]) -> tuple[Group[T, R], Member[T, R]]:
+        """Add a member to the open group of its place; a full group begins to be rewarded."""
+        loop = asyncio.get_running_loop()
         if (group := self._open.get(place)) is None:
             group = self._open[place] = Group()
             group.timer = loop.call_later(self.timeout_s, self._dissolve, place, group)
-        group.members.append((member, future))
+        group.members.append(member)
+        if member.name:
+            self._named[*place, member.name] = group, member
         if len(group.members) == self.size:
             del self._open[place]
             if group.timer:
                 group.timer.cancel()
-            group.task = loop.create_task(self._settle(group))
+            group.task = loop.create_task(self._settle(place, group))
             self._tasks.add(group.task)
             group.task.add_done_callback(self._tasks.discard)
-        try:
-            return await future
-        except asyncio.CancelledError:  # a client that disconnects makes room for another try of the same rollout
-            group.leave(future)
-            if self._open.get(place) is group and not group.members:
-                del self._open[place]
-            raise
+        return group, member
+
+    def _kept_rewards(self, place: tuple[str, str]) -> dict[str, R]:
+        """Return the rewards of the last group of a place, by the name and by the digest of each member."""
+        at, rewards = self._kept.get(place, (-math.inf, dict[str, R]()))
+        return rewards if asyncio.get_running_loop().time() - at < KEPT_S else {}
 
     def close(self) -> None:
         self._closed = True
@@ -226,22 +271,44 @@ class GroupBuffer(Generic[T, R]):
             group.fail(_stopping())
         self._open.clear()
 
-    async def _settle(self, group: Group[T, R]) -> None:
+    async def _settle(self, place: tuple[str, str], group: Group[T, R]) -> None:
         try:
             with separate_share():  # not the share of the last member, which is released if that one disconnects
-                rewards = await self._reward([member for member, _ in group.members])
+                rewards = await self._reward([member.value for member in group.members])
             rewarded = list(zip(group.members, rewards, strict=True))  # as many as there are members, or nobody has one
         except Exception as error:  # the boundary: every member gets it
             group.fail(error)
             return
-        for (_, future), reward in rewarded:
-            if not future.done():
-                future.set_result(reward)
+        finally:
+            self._forget(place, group)
+        for member, reward in rewarded:
+            for future in member.futures:
+                if not future.done():
+                    future.set_result(reward)
+        self._kept[place] = (
+            asyncio.get_running_loop().time(),
+            {text: reward for member, reward in rewarded for text in (member.name, self._digest(member.value)) if text},
+        )
+        self._kept.move_to_end(place)
+        while len(self._kept) > KEPT_GROUPS:
+            self._kept.popitem(last=False)
+
+    def _forget(self, place: tuple[str, str], group: Group[T, R]) -> None:
+        for member in group.members:
+            self._named.pop((*place, member.name), None)
 
     def _dissolve(self, place: tuple[str, str], group: Group[T, R]) -> None:
         if self._open.get(place) is not group:
             return
         del self._open[place]
+        self._forget(place, group)
+        kept = self._kept_rewards(place)
+        if all(self._digest(member.value) in kept for member in group.members):
+            for member in group.members:
+                for future in member.futures:
+                    if not future.done():
+                        future.set_result(kept[self._digest(member.value)])
+            return
         self.num_dissolved += 1
         group.fail(
             GroupTimeoutError(

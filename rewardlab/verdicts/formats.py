@@ -183,7 +183,7 @@ def overall_judgment(text: str) -> Verdict:
     return choice_verdict(None if is_open else choice, "answer_is_better")
 
 
-def _without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
+def without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
     """Return the fields of an object. Raise ValueError where two have one name: a reader would see but the last."""
     if len(names := dict(fields)) < len(fields):
         raise ValueError("a name appears twice")
@@ -207,7 +207,7 @@ def _last_object(text: str) -> dict[str, object] | None:
     """Return the JSON object from the first brace to the end, without a closing code mark; None if that is none."""
     _, brace, rest = text.rstrip().removesuffix("```").partition("{")
     try:
-        value: dict[str, object] = json.loads(_mended(brace + rest), strict=False, object_pairs_hook=_without_doubles)
+        value: dict[str, object] = json.loads(_mended(brace + rest), strict=False, object_pairs_hook=without_doubles)
     except (ValueError, RecursionError):
         return None
     return value

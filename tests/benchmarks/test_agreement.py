@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 from rewardlab.benchmarks.agreement import RATERS, RatedPair, agreement_scores, rater_rows
 from rewardlab.benchmarks.comparison import add_agreement, read_run
 from rewardlab.benchmarks.mmrb2 import load_mmrb2
-from rewardlab.benchmarks.requirements import parse_requirement
+from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.data.judgments import read_judged
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.metrics.intervals import DifferenceEstimate
 from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Rating, Verdict, VerdictStatus, Vote, choice_of
 from tests.conftest import SHARED_DATA
@@ -80,6 +81,8 @@ def test_ratings_are_labels_and_are_compared(tmp_path: Path) -> None:
     assert scores.place_bias is not None  # the judge names either place in half of the orders
     assert scores.place_bias.difference == pytest.approx((-0.5 - 1 / 6 + 0.5 + 0 + 0.5) / 5)
     assert scores.winning_rate is None  # of five pairs
+    shorter = replace(report, agreement=replace(scores, length_bias=DifferenceEstimate(-0.3, (-0.4, -0.2))))
+    assert not check_report(shorter, parse_requirement("agreement.length_bias.difference<=0.05")).is_met
     assert read_run(tmp_path / "run").report == report
 
 
@@ -121,7 +124,9 @@ def test_agree_tells_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFi
     more = tmp_path / "more.jsonl"
     more.write_text(labels.read_text() + '{"pair_id": "q", "rater": "ann", "choice": 0}\n')
     add_agreement(run, more)
-    assert "ratings of 1 pairs that were not judged are left out" in capsys.readouterr().err
+    notes = capsys.readouterr().err
+    assert "ratings of 1 pairs that were not judged are left out" in notes
+    assert "replaces the agreement with 13 ratings that its report had" in notes
     votes = (run / "votes.jsonl").read_text().splitlines(keepends=True)
     (run / "votes.jsonl").write_text("".join(votes[:-1]))
     with pytest.raises(DataError, match=r"has no votes of row 4, which scores\.jsonl has"):
@@ -133,18 +138,18 @@ def test_agree_tells_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFi
     (run / "report.json").write_text(json.dumps(replace(report, failure="HTTP 500").to_json()))
     with pytest.raises(DataError, match=r"the run failed \(HTTP 500\)"):
         add_agreement(run, labels)
-    data.write_text('{"question": "q", "responses": ["a good one", "b"], "preferred": 0}\n' * 4)
-    run_robustness(bench_settings("pairs", data, "baseline:first", controls=()), tmp_path / "attacked", num_pairs=4)
+
+
+def test_people_have_not_seen_attacked_pairs(tmp_path: Path) -> None:
+    data, labels, _ = write(tmp_path)
+    settings = bench_settings("pairs", data, "baseline:first", controls=(), labels=labels)
+    report, _ = run_robustness(settings, tmp_path / "attacked", num_pairs=4)
+    assert report.agreement is None
     with pytest.raises(ConfigError, match="a run under attack"):
         add_agreement(tmp_path / "attacked", labels)
-
-
-def test_people_did_not_rate_attacked_responses(tmp_path: Path) -> None:
-    line = {"question": "q", "responses": ["a good answer", "b"], "preferred": 0, "ratings": [{"rater": "ann", "choice": 0}]}
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(line) + "\n")
-    settings = bench_settings("pairs", tmp_path / "pairs.jsonl", "baseline:first", controls=())
-    report, _ = run_robustness(settings, tmp_path / "attacked", num_pairs=1)
-    assert report.agreement is None
+    required = replace(settings, requirements=(parse_requirement("agreement.judge.accuracy>=0.5"),))
+    with pytest.raises(ConfigError, match="needs people's ratings of these pairs"):
+        run_robustness(required, tmp_path / "required", num_pairs=4)
 
 
 def test_what_needs_ratings_says_so(tmp_path: Path) -> None:

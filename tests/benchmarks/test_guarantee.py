@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.calibrate import certify_run
+from rewardlab.benchmarks.calibrate import certify_run, guarantee_lines
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
@@ -90,6 +90,7 @@ def test_labels_are_peoples(run: Path, tmp_path: Path) -> None:
     assert (found.certified.num_labels, found.certified.num_wrong) == (60, 0)
     assert (found.evidence["num_labelled"], found.evidence["num_pairs"]) == (60, NUM)
     assert found.evidence["coverage"][0] == 100 / NUM  # no label is of a lower confidence
+    assert guarantee_lines(found)[1].startswith("threshold 0.9999: of the verdicts with more confidence")
     ties = [(f"p{n}", Rating(rater, Tie.TIE)) for n in range(20) for rater in ("ann", "bob")]
     write_ratings(tmp_path / "ties.jsonl", [*ties, *ratings[40:]])
     assert certified(run, tmp_path / "ties.jsonl").certified.threshold is None

@@ -71,6 +71,24 @@ def test_any_text_stays_inside(text: str) -> None:
         assert sanitize(sanitize(text, template.text), template.text) == sanitize(text, template.text)
 
 
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
+def test_a_heading_that_looks_like_one_is_quoted(template: Any) -> None:
+    """Behind or between characters that nobody sees, and in letters of full width."""
+    first = render(template, "Q?", "red", "blue").split("red")[0].rstrip().rpartition("\n")[2]
+    wide = "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in first)
+    middle = len(first) // 2
+    for hidden in "\u200b\ufeff\u2060\u200f\u00ad\ufe0f\U000e0041\u3164\u2800\u200d\u202e":
+        for line in (hidden + first, first[:middle] + hidden + first[middle:], hidden + wide):
+            text = f"red\n{line} blue"
+            assert sanitize(text, template.text) == f"red\n> {line} blue", (hidden, line)
+            assert sanitize(sanitize(text, template.text), template.text) == sanitize(text, template.text)
+
+
+def test_control_tokens_of_other_families_are_broken() -> None:
+    for token in ("<turn|>", "<|channel>", "<|channel|>", "<image_soft_token>", "[TOOL_CALLS]", "[IMG_END]", "<audio>"):
+        assert sanitize(f"red {token}", TEMPLATES[0].text) == f"red {token[0]}\u200b{token[1:]}"
+
+
 def test_harmless_texts_are_left_as_they_are() -> None:
     """Mathematics, code, lists, quotations and other languages."""
     for text in (

@@ -57,6 +57,7 @@ def test_a_swapped_pair_has_swapped_ratings() -> None:
         ('{"pair_id": "p", "rater": " ", "choice": 0}', "'rater' is ' '"),
         ('{"pair_id": "p", "rater": "ann", "choice": 2}', "'choice' is 2; expected 0, 1, tie, both_bad or skip"),
         ('{"pair_id": "p", "rater": "ann", "choice": true}', "'choice' is True"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 0, "reason": "\\ud800"}', "line 2: contains half a surrogate pair"),
         ('{"pair_id": "p", "rater": "ann"}', "'choice' is None"),
         ('{"pair_id": "p", "rater": "\\ud800", "choice": 1}', "half a surrogate pair"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "reason": "\\udc00"}', "half a surrogate pair"),
@@ -129,6 +130,12 @@ def test_columns_of_people(tmp_path: Path) -> None:
     (listed,) = built(tmp_path, [{"votes": ["right", "", "right"]}], raters=["votes"], first="left", second="right")
     assert isinstance(listed, PreferencePair)
     assert (listed.preferred, listed.ratings) == (1, (Rating("rater 1", 1), Rating("rater 3", 1)))
+    alone = built(tmp_path, [{"ann": 0}, {"ann": 1}, {"ann": None}], raters=["ann"])
+    assert [pair.ratings if isinstance(pair, PreferencePair) else pair for pair in alone] == [
+        (Rating("ann", 0),),
+        (Rating("ann", 1),),
+        "no rating",
+    ]
     (counted,) = built(tmp_path, [{"n": [1, 3, 1]}], counts=["n"], least_agreement=0.6)
     assert isinstance(counted, PreferencePair)
     assert (counted.preferred, [rating.choice for rating in counted.ratings]) == (1, [0, 1, 1, 1, Tie.TIE])

@@ -15,7 +15,7 @@ from rewardlab import AsyncJudge, ConfigError, SyncJudge
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import DataError
 from rewardlab.judging.guarantee import Guarantee, judge_facts, read_guarantee
-from rewardlab.judging.spec import DEMO_JUDGE
+from rewardlab.judging.spec import DEMO_JUDGE, judge_weights_id
 from rewardlab.metrics.guarantee import CertifiedThreshold
 from rewardlab.types import Message, Outcome, Verdict, VerdictStatus
 from tests.support.serving import judge_of
@@ -57,9 +57,9 @@ def test_a_judgment_that_lacks_votes_is_no_verdict() -> None:
     failed = replace(whole.votes[0], verdict=Verdict(None, VerdictStatus.ERROR))
     for votes in (whole.votes[1:], (failed, *whole.votes[1:])):
         assert certified.decide(replace(whole, votes=votes)).outcome is Outcome.ABSTAINED
-    panel = replace(whole, votes=tuple(replace(vote, member=name) for name in "ab" for vote in whole.votes))
-    assert certified.decide(panel) == panel
-    assert certified.decide(replace(panel, votes=(failed, *panel.votes[1:]))).outcome is Outcome.ABSTAINED, "of one member"
+    panel = [replace(vote, member=name) for name in "ab" for vote in whole.votes]
+    assert certified.decide(replace(whole, votes=tuple(panel))).outcome is whole.outcome
+    assert certified.decide(replace(whole, votes=tuple(panel[1:]))).outcome is Outcome.ABSTAINED
     silent = replace(whole, votes=whole.votes[:3])  # of one order
     assert certified.decide(silent).outcome is Outcome.NO_VALID_VOTE
 
@@ -108,6 +108,8 @@ def test_a_file_is_read_back_or_refused(tmp_path: Path) -> None:
         ('"error": 0.05', '"error": "0.05"'),
         ('"confidence": 0.9', '"confidence": null'),
         ('"votes": 8', '"votes": 0'),
+        ('"error": 0.05', '"error": "0.05"'),
+        ('"confidence": 0.9', '"confidence": 1.0'),
         ('"certified"', '"other"'),
         ("{", ""),
     ):
@@ -120,10 +122,11 @@ def test_a_checkpoint_is_known_by_its_weights(tmp_path: Path) -> None:
     """Wherever it is; other weights are other facts."""
     for name in ("one", "two"):
         shutil.copytree(DEMO_JUDGE, tmp_path / name)
-    facts = [judge_facts(JudgeConfig.of(f"prob:{tmp_path / name}"), {}) for name in ("one", "two")]
+    names = [f"prob:{tmp_path / name}" for name in ("one", "two")]
+    facts = [judge_facts(JudgeConfig.of(name), {"weights": judge_weights_id(name)}) for name in names]
     assert facts[0] == facts[1]
     with (tmp_path / "two" / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
-    changed = judge_facts(JudgeConfig.of(f"prob:{tmp_path / 'two'}"), {})
+    changed = judge_facts(JudgeConfig.of(names[1]), {"weights": judge_weights_id(names[1])})
     assert [name for name in changed if changed[name] != facts[0][name]] == ["weights"]

@@ -137,7 +137,7 @@ def test_a_served_member_gets_its_own_key(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def answer(request: Request) -> JSONResponse:
         sent.append(request.headers.get("authorization", ""))
-        return JSONResponse({"judge": "x", "template_hash": "y"})
+        return JSONResponse({"judge": "x", "judge_hash": "0", "template_hash": "y"})
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk")
     monkeypatch.setenv("REWARDLAB_API_KEY", "mine")

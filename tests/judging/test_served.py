@@ -55,32 +55,34 @@ def test_it_judges_as_the_judge_it_serves(url: str) -> None:
             [(v.order, v.winner, v.completion.text) for v in j.votes] for j in theirs
         ]
     assert ServedJudge(f"{url}/v1/").compare(PAIRS[0]).outcome is Outcome.RESPONSE_0 or PAIRS[0].preferred == 1
-    weights = f"greater {httpx.get(f'{url}/health').json()['judge_hash']}"
-    assert served.identity == {"judge": url, "weights": weights, "template": PLAIN.hash}
+    known = httpx.get(f"{url}/health").json()["judge_hash"]
+    assert served.identity == {"judge": url, "weights": known, "template": PLAIN.hash}
 
 
 def test_a_judge_that_was_replaced() -> None:
     """Judgments of one run are of one judge: where the server has another one, the run ends, and its log is not continued."""
-    weights = "0123"
+    known, name = "0123", "hf:one"
 
     async def judge(request: Any) -> Response:
         row = {"status": "ok", "winner": 0, "text": "x", "num_tokens": 1}
         votes = [{**row, "order": order} for order in ("given", "swapped")]
-        return JSONResponse({"votes": votes, "judge": "hf:one", "template_hash": "t", "weights": weights})
+        return JSONResponse({"votes": votes, "judge": name, "template_hash": "t", "judge_hash": known})
 
     async def health(request: Any) -> Response:
-        return JSONResponse({"judge": "hf:one", "template_hash": "t", "weights": weights})
+        return JSONResponse({"judge": name, "template_hash": "t", "judge_hash": known})
 
     routes = [Route("/v1/judge", judge, methods=["POST"]), Route("/health", health), Route("/v1/status", health)]
     with running(Starlette(routes=routes)) as address:
         served = ServedJudge(address)
         before = served.identity
         assert served.compare(PAIRS[0]).outcome is Outcome.RESPONSE_0
-        weights = "4567"
-        with pytest.raises(EndpointError, match=r"replaced its judge \(hf:one 0123 before, hf:one 4567 now\)"):
+        name = "hf:elsewhere"
+        assert served.compare(PAIRS[0]).outcome is Outcome.RESPONSE_0  # the same judge, of another folder
+        known = "4567"
+        with pytest.raises(EndpointError, match=r"replaced its judge \(hf:one 0123 before, hf:elsewhere 4567 now\)"):
             served.compare(PAIRS[1])
-        assert served.identity["weights"] == "hf:one 4567"
-        assert before["weights"] == "hf:one 0123"
+        assert served.identity["weights"] == "4567"
+        assert before["weights"] == "0123"
 
 
 def test_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +137,7 @@ def answers(*bodies: Any) -> Any:
 
 def votes(*, winner: Any = 0, status: str = "ok", orders: tuple[str, ...] = ("given", "swapped")) -> dict[str, Any]:
     row = {"status": status, "winner": winner, "text": "t", "num_tokens": 1, "p_first_shown": None, "error": ""}
-    return {"votes": [{"order": order, **row} for order in orders]}
+    return {"votes": [{"order": order, **row} for order in orders], "judge": "hf:one", "judge_hash": "0123"}
 
 
 @pytest.mark.slow

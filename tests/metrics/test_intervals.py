@@ -21,6 +21,7 @@ from rewardlab.metrics.intervals import (
     share_with_interval,
     spread_of,
     student_quantile,
+    student_tail,
     wilson_interval,
 )
 
@@ -29,6 +30,12 @@ from rewardlab.metrics.intervals import (
 @pytest.mark.parametrize("tail", [0.025, 0.05])
 def test_the_quantile_is_scipys(freedom: float, tail: float) -> None:
     assert student_quantile(freedom, tail) == pytest.approx(student.ppf(1 - tail, freedom), abs=1e-7)
+
+
+@pytest.mark.parametrize("freedom", [1, 1.1, 2.5, 29, 1e3, 1e5, 1e6])
+@pytest.mark.parametrize("value", [-2000, -3, 0, 1.7, 12, 300, 2000])
+def test_the_tail_is_scipys(value: float, freedom: float) -> None:
+    assert student_tail(value, freedom) == pytest.approx(student.sf(value, freedom), abs=1e-4 if freedom < 3 else 1e-9)
 
 
 @pytest.mark.parametrize("number", [1, 2, 7, 40, 249])

@@ -20,7 +20,8 @@ def world(dice: np.random.Generator, num: int, *, bias: float = 0.0, sign: float
 
 
 def test_it_is_the_papers_estimator() -> None:
-    """PPI++ (arXiv 2311.01453): the mean of eq. 4, the weight of eq. 7 with sample moments, the variance of both parts."""
+    """PPI++ (arXiv 2311.01453): the mean of eq. 4, the weight of eq. 7 with sample moments, the variance of both parts; with
+    two further disagreements."""
     dice = np.random.default_rng(0)
     people, judged = world(dice, 120)
     _, rest = world(dice, 900)
@@ -28,11 +29,11 @@ def test_it_is_the_papers_estimator() -> None:
     n, others = len(people), len(rest)
     ratio = n / others
     moment = np.cov(people, judged, bias=True)
-    weight = moment[0, 1] / (moment[1, 1] + ratio * rest.var())
+    weight = moment[0, 1] / (moment[1, 1] + ratio * rest.var() + 2 / n)
     assert result.weight == pytest.approx(weight)
     mean = people.mean() + weight * (rest.mean() - judged.mean())
     assert result.corrected.accuracy == pytest.approx(mean)
-    variance = ((people - weight * judged).var() / n + weight**2 * rest.var() / others) * n / (n - 1)
+    variance = ((people - weight * judged).var() / n + weight**2 * (rest.var() / others + 2 / n**2)) * n / (n - 1)
     half = student.ppf(0.975, n - 1) * np.sqrt(variance) / (mean * (1 - mean))
     assert result.corrected.interval == pytest.approx((expit(logit(mean) - half), expit(logit(mean) + half)))
     assert result.saved == pytest.approx(1 - variance / (people.var() / (n - 1)))
@@ -54,6 +55,21 @@ def test_it_covers_where_the_judge_is_biased(bias: float) -> None:
     assert judge_covered / 400 > 0.9 if bias == 0 else judge_covered / 400 < 0.05
 
 
+@pytest.mark.parametrize("wrong", [0.02, 0.05])
+def test_it_covers_where_few_labels_show_an_error(wrong: float) -> None:
+    """Of a hundred labels two or five disagree with such a judge, or none; it still saves a third of the labels."""
+    dice, covered, saved = np.random.default_rng(1), 0, []
+    for _ in range(400):
+        people = (dice.random(1000) < 0.95).astype(float)
+        judged = np.where(dice.random(1000) < wrong, 1 - people, people)
+        result = corrected_mean(people[:100], judged[:100], judged[100:])
+        low, high = result.corrected.interval
+        covered += low <= 0.95 <= high
+        saved.append(result.saved)
+    assert covered / 400 >= 0.93
+    assert np.mean(saved) > 0.25
+
+
 def test_a_judge_that_is_wrong_saves_nothing_and_costs_nothing() -> None:
     dice = np.random.default_rng(2)
     people, judged = world(dice, 600, sign=-1.0)
@@ -69,6 +85,7 @@ def test_items_of_one_prompt_are_one_draw() -> None:
     _, rest = world(dice, 300)
     names, other_names = [f"a{n}" for n in range(60)], [f"b{n}" for n in range(300)]
     once = corrected_mean(people, judged, rest, names, other_names)
+    assert corrected_mean(people, judged, rest, np.array(names), np.array(other_names)) == once
     copies = corrected_mean(np.repeat(people, 5), np.repeat(judged, 5), rest, [n for n in names for _ in range(5)], other_names)
     assert copies.corrected.accuracy == pytest.approx(once.corrected.accuracy)
     assert copies.corrected.interval == pytest.approx(once.corrected.interval)
@@ -92,3 +109,5 @@ def test_too_few_labels() -> None:
         corrected_mean([0, 1, 1], [0, 1, 1], [1, 0])
     with pytest.raises(ValueError, match="got 5 and 0"):
         corrected_mean([0, 1, 1, 0, 1], [0, 1, 1, 0, 1], [])
+    with pytest.raises(ValueError, match="got those of one part"):
+        corrected_mean([0, 1, 1, 0], [0, 1, 1, 0], [1], ["a", "a", "b", "b"])

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import rewardlab
 from rewardlab.errors import CheckpointError, ConfigError
@@ -25,6 +27,7 @@ from rewardlab.models.checkpoints import (
     template_change,
     template_for,
     versions,
+    weights_id,
     write_card,
 )
 from rewardlab.models.hub import reaches_hub
@@ -235,3 +238,51 @@ def test_another_template_than_a_checkpoints_is_named(tmp_path: Path) -> None:
     assert template_change(tmp_path, verdict) == "plain"
     assert template_change("Qwen/Qwen2.5-VL-7B-Instruct", verdict) == ""
     assert template_change(tmp_path / "absent", verdict) == ""
+
+
+def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
+    """In any folder, at any time, in one file or two; another value, dtype, name or config is another checkpoint."""
+    tensors = {"a": torch.arange(60_000.0), "b": torch.ones(3)}
+
+    def stored(name: str, *files: dict[str, torch.Tensor], config: str = '{"hidden_size": 8}') -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        for number, part in enumerate(files):
+            save_file(part, folder / f"model-{number}.safetensors")
+        (folder / "config.json").write_text(config)
+        return weights_id(folder)
+
+    known = stored("known", tensors)
+    assert len(known) == 16
+    os.utime(tmp_path / "known" / "model-0.safetensors", (1, 1))
+    assert weights_id(tmp_path / "known") == known
+    assert stored("files", {"b": tensors["b"]}, {"a": tensors["a"]}) == known
+    assert stored("version", tensors, config='{"hidden_size": 8, "transformers_version": "5.17.0"}') == known
+    last = tensors["a"].clone()
+    last[-1] = 0
+    others = [
+        stored("value", {**tensors, "a": last}),
+        stored("dtype", {**tensors, "b": tensors["b"].bfloat16()}),
+        stored("name", {"a": tensors["a"], "c": tensors["b"]}),
+        stored("config", tensors, config='{"hidden_size": 9}'),
+    ]
+    assert len({known, *others}) == 5
+    assert weights_id(tmp_path / "none") == ""
+
+
+def test_an_adapter_is_known_with_its_base(tmp_path: Path) -> None:
+    """By the content of a local base, wherever that is; by the name of one of the hub."""
+
+    def adapter_on(base: str) -> str:
+        folder = tmp_path / f"adapter_{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        save_file({"lora": torch.ones(2)}, folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text(json.dumps({"r": 2, "base_model_name_or_path": base}))
+        return weights_id(folder)
+
+    for name, value in (("base", 1.0), ("copy", 1.0), ("other", 2.0)):
+        (tmp_path / name).mkdir()
+        save_file({"w": torch.full((2,), value)}, tmp_path / name / "model.safetensors")
+    on = {name: adapter_on(str(tmp_path / name)) for name in ("base", "copy", "other")}
+    assert on["base"] == on["copy"] != on["other"]
+    assert adapter_on("team/model") == adapter_on("team/model") != adapter_on("team/other")

@@ -71,8 +71,8 @@ def prompts_of(domain: str, **fields: Any) -> list[Prompt]:
 def test_our_rewards_hold(domain: str, contract: Contract, verifiers: dict[str, Compare]) -> None:
     """In every domain and contract, with thinking and without: nothing is overpaid, the truth is paid."""
     if domain == "math" and contract is not Contract.BOXED:
-        pytest.skip("the contract does not touch the algebra, and power towers take their time")
-    for thinking in (True, False):
+        pytest.skip("contract and thinking do not touch the algebra, and power towers take their time")
+    for thinking in (True,) if domain == "math" else (True, False):
         cells = probed(prompts_of(domain, contract=contract, thinking=thinking), Rewarder(verifiers, None))
         assert [c.probe for c in cells.values() if not c.passed] == []
         assert domain == VERDICT or cells[CONTROL].worst.reward == 1

@@ -171,6 +171,8 @@ def test_the_key_of_a_header() -> None:
     for header in (ALPHA, "bearer alpha", basic(b"x:alpha"), basic(b":alpha").replace("Basic", "BASIC")):
         assert key_digest(header) == alpha
     assert key_digest(basic(b"x:al:pha")) == hashlib.sha256(b"al:pha").digest()
+    spelt = "schlüssel".encode().decode("latin-1")  # as a server reads the bytes of UTF-8
+    assert key_digest(f"Bearer {spelt}") == key_digest(basic("x:schlüssel".encode())) == Key.of("schlüssel").digest
     assert key_digest("Bearer al pha") == hashlib.sha256(b"al pha").digest()
     for header in ("", "alpha", "Digest alpha", "Basic ä", basic(b"alpha")):
         assert key_digest(header) == none

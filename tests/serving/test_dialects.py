@@ -171,7 +171,7 @@ def test_a_group_in_parts() -> None:
             assert list(pool.map(ask, (ANSWERS[:2], ANSWERS[2:]))) == [[-1, 1], [0]]
             assert list(pool.map(ask, ([answer] for answer in ANSWERS))) == [[-1], [1], [0]]
         assert ask(ANSWERS) == [-1, 1, 0]
-        assert ask(ANSWERS[:2]) == 408
+        assert ask(["I say 4.", "I say 6."]) == 408
         ranked = client.post("/rerank", json={"query": QUESTION, "documents": ANSWERS[:2]}).json()["results"]
         assert [one["index"] for one in ranked] == [1, 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,9 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
@@ -26,7 +30,9 @@ from rewardlab.serving.limits import Limits
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.voting import GroupBuffer
+from rewardlab.types import Message
 from tests.support.scripted_judge import ANSWERS, CHATML, handler
+from tests.support.served_judge import replace, served
 from tests.support.servers import free_port, running
 from tests.support.serving import app_of
 from tests.support.virtual_time import run_virtually
@@ -162,6 +168,46 @@ def test_a_failure_is_every_members(rewards: Any) -> None:
     assert [type(outcome) for outcome in asyncio.run(main())] == [ValueError, ValueError]
 
 
+def test_a_rollout_that_is_sent_again() -> None:
+    """By its name it is one member while it waits, while its group is rewarded, and afterwards; another text of the same name
+    is another member. Without a name it gets its first reward when its group does not fill."""
+    calls: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        await gate.wait()
+        return [member / 2 for member in members]
+
+    async def main() -> None:
+        buffer = buffer_of(3, reward=reward)
+
+        def sent(value: int, name: str = "") -> asyncio.Task[float]:
+            return asyncio.create_task(buffer.join("a", value, name))
+
+        first, again, other = sent(2, "r0"), sent(2, "r0"), sent(4, "r0")
+        await settle()
+        first.cancel()  # its client has gone; the second request is of the same member
+        third = sent(6, "r2")
+        await settle()
+        late = sent(6, "r2")
+        await settle()
+        assert calls == [[2, 4, 6]]
+        gate.set()
+        assert await asyncio.gather(again, other, third, late) == [1, 2, 3, 3]
+        assert await sent(4, "r0") == 2
+        assert buffer.num_waiting == 0
+        assert await asyncio.gather(sent(2), sent(6)) == [1, 3]  # after the timeout
+        assert buffer.num_dissolved == 0
+        lost = await outcomes(sent(2), sent(8))
+        assert [type(one) for one in lost] == [GroupTimeoutError] * 2
+        await asyncio.sleep(600)
+        assert [type(one) for one in await outcomes(sent(2))] == [GroupTimeoutError]
+        assert calls == [[2, 4, 6]]
+
+    run_virtually(main())
+
+
 def test_a_server_that_stops() -> None:
     """Who waits for a group and who comes later is sent elsewhere; a full group is rewarded."""
 
@@ -181,6 +227,7 @@ def test_a_server_that_stops() -> None:
     asyncio.run(main())
 
 
+PLAIN = load_template("plain")
 KEY, HEADERS = "team-key", {"Authorization": "Bearer team-key"}
 
 
@@ -225,13 +272,35 @@ def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+def test_samples_that_are_sent_twice(pair: dict[str, Any]) -> None:
+    """To either server, before and after their group is answered: as sent once."""
+    urls, chance = list(pair), random.Random(0)
+    question = question_at(urls[0], urls) + " Look again."
+    sends = [n for n in range(3) for _ in range(3)]
+    chance.shuffle(sends)
+    with ThreadPoolExecutor(9) as pool:
+        tasks = [pool.submit(ask, chance.choice(urls), question, ANSWERS[n], **{"Idempotency-Key": f"{n}"}) for n in sends]
+        assert [task.result().json()["rewards"] for task in tasks] == [[[-1], [1], [0]][n] for n in sends]
+    assert ask(urls[1], question, ANSWERS[1], **{"Idempotency-Key": "1"}).json()["rewards"] == [1]
+
+
+@pytest.mark.slow
 def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None:
     """With a key, and not where another list of servers would tear groups apart."""
     url = next(iter(pair))
     for options in (["--peers", url], ["--address", url]):
         done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", "--port", str(free_port()), *options])
         assert "--peers and --address must be given together" in str(done.exception)
-    sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": "", "home": url, "servers": [url]}
+    sample = {
+        "question": "q",
+        "response": "a",
+        "images": [],
+        "anchor": None,
+        "scope": "",
+        "home": url,
+        "servers": [url],
+        "judge": "",
+    }
     assert httpx.post(url + JOIN_PATH, json=sample).status_code == 401
     refused = httpx.post(url + JOIN_PATH, json=sample, headers=HEADERS)
     assert (refused.status_code, refused.json()["status"]) == (503, "peer")
@@ -239,6 +308,9 @@ def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None
     other = httpx.post(url + JOIN_PATH, json=sample | {"home": "http://b:1", "servers": list(pair)}, headers=HEADERS)
     assert (other.status_code, other.json()["status"]) == (503, "peer")
     assert f"reaches this server as http://b:1, but its own --address is {url}" in other.json()["error"]
+    unlike = httpx.post(url + JOIN_PATH, json=sample | {"servers": sorted(pair)}, headers=HEADERS)
+    assert (unlike.status_code, unlike.json()["status"]) == (503, "otherjudge")
+    assert "rewards of two judges are not mixed; give all servers the same judge" in unlike.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +331,38 @@ def test_what_a_home_refuses(code: int, body: Any, kind: type[Exception], senten
     with running(Starlette(routes=[Route(JOIN_PATH, answer, methods=["POST"])])) as url:
         peers = Peers("http://a:1", [url], wait_s=5)
         with pytest.raises(kind, match=sentence):
-            asyncio.run(peers.join(url, Sample("q", "r")))
+            asyncio.run(peers.join(url, Sample("q", "r"), str))
+
+
+@pytest.mark.slow
+def test_judges_are_replaced_one_after_the_other() -> None:
+    """Samples that reach a server whose judge is not that of their group's home wait until it is: all groups are rewarded, each
+    by one judge, and none is lost. With judges that stay different nobody is rewarded."""
+
+    def judge(best: str) -> GenerativeJudge:
+        return GenerativeJudge(ScriptedSampler(handler if best == "6" else opposite), PLAIN, judge=f"hf:{best}")
+
+    def opposite(prompt: tuple[Message, ...], draw: int) -> str:
+        said = handler(prompt, draw)
+        return said.replace("<answer>1", "<answer>x").replace("<answer>2", "<answer>1").replace("<answer>x", "<answer>2")
+
+    ports = [free_port() for _ in range(2)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    with ExitStack() as stack, ThreadPoolExecutor(12) as pool:
+        apps = []
+        for url, port in zip(urls, ports, strict=True):
+            rules, limits = GroupRules(group_size=3), Limits(group_timeout=30.0)
+            options: dict[str, Any] = {"rules": rules, "limits": limits, "peers": Peers(url, urls, wait_s=30)}
+            apps.append(served(judge("6"), keys=[Key.of(KEY)], **options))
+            stack.enter_context(running(apps[-1], port=port))
+        replace(apps[1], judge("4"))
+        questions = [question_at(home, urls) for home in urls]
+        sent = [pool.submit(ask, urls[n % 2], question, ANSWERS[n]) for question in questions for n in range(3)]
+        time.sleep(1)
+        assert not any(one.done() for one in sent)
+        replace(apps[0], judge("4"))
+        rewards = [one.result(30).json()["rewards"] for one in sent]
+    assert rewards == [[1], [-1], [0]] * 2
 
 
 @pytest.mark.slow
@@ -267,7 +370,7 @@ def test_a_home_that_is_down_is_no_reward(pair: dict[str, Any]) -> None:
     """503 with when to come back, at once; groups that live elsewhere are rewarded. What the home refuses is passed on."""
     urls = list(pair)
     alive, gone = urls
-    alone = ask(alive, question_at(gone, urls), "I say 1.")
+    alone = ask(alive, question_at(gone, urls), "I say 9.")
     assert (alone.status_code, alone.json()["status"]) == (408, "alone")
     assert "only 1 of 3" in alone.json()["error"]
     pair[gone].close()

@@ -26,7 +26,7 @@ from rewardlab.errors import CheckpointError, ConfigError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.served import ServedJudge
-from rewardlab.judging.spec import weights_name
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
@@ -276,19 +276,22 @@ def test_the_engine_of_a_replaced_judge_is_closed() -> None:
         assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
 
 
-def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:
-    """Equal files have one name wherever and whenever they were written; one byte more, or another one, also in the middle, has
-    another."""
-    names, half = [], b"a" * (5 << 19)
-    for n, data in enumerate((half * 2, half * 2, half * 2 + b"a", half + b"b" + half[1:], b"a" * 2999 + b"b", b"a" * 3000)):
-        folder = tmp_path / str(n)
-        folder.mkdir()
-        (folder / "model.safetensors").write_bytes(data)
-        (folder / "config.json").write_text("{}")
-        names.append(weights_name(f"hf:{folder}"))
-    assert names[0] == names[1]
-    assert len(set(names)) == 5
-    assert weights_name("openai:x@http://localhost:1/v1") == ""
+def test_the_same_checkpoint_in_two_folders_is_one_judge(tmp_path: Path) -> None:
+    """Its hash is that of what it contains; overwritten in place it is another judge, whose kept answers are not these."""
+    for name in ("one", "two"):
+        shutil.copytree(DEMO_JUDGE, tmp_path / name)
+
+    def version(name: str) -> JudgeVersion:
+        return JudgeVersion(GenerativeJudge(ScriptedSampler(lambda prompt, draw: ""), PLAIN, judge=f"hf:{tmp_path / name}"))
+
+    first, second = version("one"), version("two")
+    assert first.weights
+    assert (first.hash, first.cache_name) == (second.hash, second.cache_name)
+    with (tmp_path / "two" / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    assert version("two").cache_name != first.cache_name
+    assert second.cache_name == first.cache_name  # that of the weights as they were opened
 
 
 @pytest.mark.nightly

@@ -22,7 +22,7 @@ from playwright.sync_api import expect
 
 from rewardlab.cli import main
 from rewardlab.data.images import encode_png
-from rewardlab.data.label_store import LabelStore, RaterSummary
+from rewardlab.data.label_store import LabelStore
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_jsonl, write_parquet
 from rewardlab.data.ratings import read_labels
@@ -183,9 +183,8 @@ def test_media_in_their_places(tmp_path: Path) -> None:
     queue, seen = LabelQueue(pairs, LabelStore(tmp_path / "s"), LabelRules(seed=1)), []
     while "item" in (shown := queue.show("ann")):
         kinds = [[(*part,)[0] for part in side] for side in shown["sides"]]
-        media = [part.get("image") or part.get("video") for side in shown["sides"] for part in side if "text" not in part]
-        ways = [[int(number) for number in path.split("/")] for path in media]
-        seen.append((kinds, [queue.medium("ann", Item(*way[:2]), *way[2:]) for way in ways]))
+        media = [number for side in shown["sides"] for part in side for kind, number in part.items() if kind != "text"]
+        seen.append((kinds, [queue.medium("ann", Item(*shown["item"]), number) for number in media]))
         rate(queue, "ann", shown)
     assert shown["num_items"] == 2
     plain, both = sorted(seen, key=lambda one: len(one[1]))
@@ -212,15 +211,21 @@ def test_only_raters_get_in_and_see_no_source(tmp_path: Path) -> None:
         for item in ([0, 1], [8, 0], [-1, 0]):
             assert client.post("/v1/labels", json={"item": item, "choice": "tie"}).status_code == 422
         assert client.post("/v1/labels", json={"item": [0, 0], "choice": "both"}).status_code == 422
-        assert client.get("/v1/labels/media/0/0/0/0").status_code == 422
+        assert client.get("/v1/labels/media/0/0/0").status_code == 422
     assert LabelStore(tmp_path / "labels.sqlite").ratings() == []
 
 
-def test_a_raters_summary() -> None:
-    """Counted by hand: p1 twice with one choice, p2 twice with two, p3 cannot tell once, p4 once."""
+def test_a_raters_summary(tmp_path: Path) -> None:
+    """Counted by hand: p1 twice with one choice, p2 twice with two, p3 cannot tell once, p4 once; bob has rated nothing."""
     ratings = [("p1", 0), ("p2", 1), ("p3", None), ("p4", Tie.TIE), ("p1", 0), ("p2", 0), ("p3", 1)]
-    summary = RaterSummary.of((pair_id, Rating("ann", choice)) for pair_id, choice in ratings)
-    assert summary == RaterSummary(num_pairs=4, num_ties=1, num_skipped=1, num_repeated=2, num_same=1)
+    store, names = LabelStore(tmp_path / "s"), ("num_pairs", "num_ties", "num_skipped", "num_repeated", "num_same")
+    for n, (pair_id, choice) in enumerate(ratings):
+        store.add(pair_id, int(n >= 4), Rating("ann", choice))
+    store.add("p1", 0, Rating("cy", 1))
+    assert [store.summary("ann"), store.summary("bob")] == [
+        dict(zip(names, (4, 1, 1, 2, 1), strict=True)),
+        dict.fromkeys(names, 0),
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media, MediaLoader, WorkBudget, processor_pixels, run_in_thread
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Message
 from tests.support.images import png
@@ -200,6 +201,47 @@ def test_a_budget_is_taken_in_turn() -> None:
             pass
 
     asyncio.run(main())
+
+
+def test_tenants_take_turns() -> None:
+    """Who comes later with less is next, however much another has waiting; one tenant's slow hosts leave half to others."""
+
+    async def work(budget: WorkBudget, order: list[str], tenant: str) -> None:
+        REQUEST.set(RequestRecord(tenant=tenant))
+        async with budget.taken(6):
+            order.append(tenant)
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        budget, order = WorkBudget(10), list[str]()
+        await asyncio.gather(*(work(budget, order, tenant) for tenant in "aaaabb"))
+        assert "".join(order) == "aababa"
+        slow, order = WorkBudget(24, 12), []
+        held = [asyncio.create_task(work(slow, order, "a")) for _ in range(4)]
+        await asyncio.sleep(0)
+        await work(slow, order, "b")
+        assert "".join(order[:3]) == "aab"
+        await asyncio.gather(*held)
+
+    asyncio.run(main())
+
+
+def test_small_pictures_wait_for_no_large_ones() -> None:
+    """Nor do data wait for hosts that do not answer."""
+    media, order = CountedMedia(), list[str]()
+
+    async def main() -> None:
+        loader = MediaLoader(media, Limits(decoding_bytes=8 * 1000 * 1000))
+        large, small = (to_data_url(png(size)) for size in ((900, 900), (20, 20)))
+
+        async def load(name: str, url: str) -> None:
+            await loader.images([url])
+            order.append(name)
+
+        await asyncio.gather(*(load("large", large) for _ in range(6)), load("small", small))
+
+    asyncio.run(main())
+    assert order.index("small") <= 1
 
 
 def test_what_the_processor_uses_is_kept(tiny_checkpoint: Path) -> None:

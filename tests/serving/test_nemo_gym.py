@@ -58,12 +58,14 @@ def asked(question: str) -> list[dict[str, str]]:
 
 
 def test_tasks_of_one_text_are_groups_of_their_own(client: httpx.Client) -> None:
-    """Rollouts are compared within their ``_ng_task_index``; the request comes back with its fields and a reward."""
+    """Rollouts are compared within their ``_ng_task_index``; the request comes back with its fields and a reward, and with the
+    same if it is sent again."""
     numbers = [(0, 1), (1, 7), (1, 8), (0, 2)]  # in one group by text, 7 would win over 1
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(rollout, client, number, _ng_task_index=task, _ng_rollout_index=0) for task, number in numbers]
         results = [call.result() for call in calls]
     assert [result["reward"] for result in results] == [-1, -1, 1, 1]
+    assert rollout(client, 7, _ng_task_index=1, _ng_rollout_index=0) == results[1]
     assert results[1]["_ng_task_index"] == 1
     assert set(results[0]) == {"responses_create_params", "response", "reward", "_ng_task_index", "_ng_rollout_index"}
     metrics = client.post("/aggregate_metrics", json={"verify_responses": results}).json()

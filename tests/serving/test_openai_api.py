@@ -15,6 +15,7 @@ from PIL import Image
 
 from rewardlab.data.images import encode_png, to_data_url
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
@@ -120,6 +121,35 @@ def test_defaults_of_clients_are_accepted(api: openai.OpenAI) -> None:
         "store": False,
     }
     assert completed(api, seed=3, extra_body=defaults) == "3 user"
+
+
+def test_what_other_clients_send(api: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``do_sample`` without sampling is greedy; more tokens than the server writes are lowered, which the answer says; to
+    switch off thinking has no effect where a chat template knows no switch, and is refused where that is not known."""
+    asked = list[SamplingParams]()
+    sample = SeededSampler.sample
+
+    def noting(self: Any, prompts: Any, params: SamplingParams) -> Any:
+        asked.append(params)
+        return sample(self, prompts, params)
+
+    monkeypatch.setattr(SeededSampler, "sample", noting)
+    long = api.chat.completions.create(model="m", messages=CHAT, max_tokens=4096, extra_body={"do_sample": False})
+    assert (asked[-1].temperature, asked[-1].max_tokens) == (0.0, 1024)
+    assert long.model_extra == {"max_tokens": 1024}
+    short = api.chat.completions.create(model="m", messages=CHAT, max_tokens=5, extra_body={"do_sample": True})
+    assert (asked[-1].temperature, asked[-1].max_tokens, short.model_extra) == (1.0, 5, {"max_tokens": None})
+    with pytest.raises(openai.UnprocessableEntityError, match="do_sample is false, which is greedy"):
+        completed(api, temperature=0.7, extra_body={"do_sample": False})
+    no_thinking = {"chat_template_kwargs": {"enable_thinking": False}}
+    with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
+        completed(api, extra_body=no_thinking)
+    sampler = ScriptedSampler(lambda prompt, draw: "fine")
+    with running(create_app(GenerativeJudge(sampler, PLAIN, judge=f"hf:{DEMO_JUDGE}"))) as address:
+        local = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        assert completed(local, extra_body=no_thinking) == "fine"
+        with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
+            completed(local, extra_body={"chat_template_kwargs": {"enable_thinking": True}})
 
 
 def test_tokens_of_a_stream(api: openai.OpenAI) -> None:

@@ -244,8 +244,7 @@ def run_robustness(
     if num_pairs < len(rows):
         notes.append(f"{num_pairs:,} of {len(rows):,} pairs, sampled by the seed (--limit)")
         rows = [rows[n] for n in sorted(random.Random(settings.seed).sample(range(len(rows)), num_pairs))]
-    # People rated the responses as they are without the attack.
-    pairs, clusters = [replace(row.pair, ratings=()) for row in rows], [row.cluster for row in rows]
+    pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
         raise DataError(f"{settings.data}: no attack applies to these pairs; select other attacks")

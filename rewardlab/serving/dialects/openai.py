@@ -18,12 +18,12 @@ import struct
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rewardlab.errors import DataError
 from rewardlab.prompts import interleaved, joined
@@ -54,6 +54,7 @@ CUTTING = ("truncate", "truncation_direction", "truncate_prompt_tokens", "max_ch
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
+    "chat_template_kwargs": ({},),
     "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
@@ -116,6 +117,7 @@ class ChatCompletionRequest(BaseModel):
     top_p: float | None = Field(None, ge=0.001, le=1)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    do_sample: bool | None = Field(None, description="false: greedy, as at temperature 0")
     seed: int | None = Field(None, ge=0, lt=2**63)
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -126,6 +128,12 @@ class ChatCompletionRequest(BaseModel):
         if temperature is not None and 0 < temperature < 0.01:
             raise ValueError("expected 0, for greedy, or 0.01 to 10: below that the probabilities are not finite")
         return temperature
+
+    @model_validator(mode="after")
+    def _samples_or_not(self) -> Self:
+        if self.do_sample is False and self.temperature:
+            raise ValueError("do_sample is false, which is greedy, but the temperature is above 0; leave one of them out")
+        return self
 
 
 class ChatMessage(BaseModel):
@@ -147,6 +155,7 @@ class ChatCompletion(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: dict[str, int]
+    max_tokens: int | None = None  # of an answer, where that is fewer than requested
 
 
 def _choice(index: int, text: str, reason: str) -> ChatChoice:
@@ -163,6 +172,11 @@ def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
     if with_usage:
         yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
     yield "data: [DONE]\n\n"
+
+
+def _max_tokens(request: ChatCompletionRequest, most: int) -> int:
+    """Return how many tokens an answer has at most: as many as are requested, and no more than the server writes."""
+    return min(most, request.max_completion_tokens or request.max_tokens or most)
 
 
 def chat_routes(service: JudgeService) -> APIRouter:
@@ -182,12 +196,13 @@ def chat_routes(service: JudgeService) -> APIRouter:
             text, images = turn.content.text, await service.images(references(turn.content))
             chat.append(Message(turn.role, tuple(joined(interleaved(text, images) if images else [Part(text=text)]))))
         judge = service.judge
-        options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
-        defaults = (judge.config.temperature, judge.config.top_p, judge.config.max_tokens)
-        temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
-        service.limits.check_completion(request.n, int(max_tokens), judge.config.max_tokens)
+        greedy = 0.0 if request.do_sample is False else None
+        options = (greedy if request.temperature is None else request.temperature, request.top_p)
+        defaults = (judge.config.temperature, judge.config.top_p)
+        temperature, top_p = (b if a is None else a for a, b in zip(options, defaults, strict=True))
+        service.limits.check_completion(request.n)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-        params = SamplingParams(request.n, temperature, top_p, int(max_tokens), seed)
+        params = SamplingParams(request.n, temperature, top_p, _max_tokens(request, judge.config.max_tokens), seed)
         job = ChatJob(tuple(chat), params, is_new_draw=request.seed is None)
         completions: list[Completion] = await service.queue.submit(job)
         return completions
@@ -196,10 +211,13 @@ def chat_routes(service: JudgeService) -> APIRouter:
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
         """Return ``reward:0.5`` for a question and the text of the assistant's answer; complete a chat that ends with the user.
 
-        A completion without ``seed`` is sampled anew each time. Unsupported parameters that would change the answer are refused
+        A completion without ``seed`` is sampled anew each time, and has no more tokens than the server writes: ``max_tokens``
+        in the answer says how many, if more were requested. Unsupported parameters that would change the answer are refused
         (400); sampling parameters have no effect on a reward."""
-        refuse_unsupported(request.model_extra)
-        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        switched_off = (request.model_extra or {}).get("chat_template_kwargs") == {"enable_thinking": False}
+        is_neutral = switched_off and service.queue.versions.current.never_thinks_apart
+        refuse_unsupported(request.model_extra, without_effect=("chat_template_kwargs",) if is_neutral else ())
+        usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
                 raise DataError("a reward is a single number: n must be 1 if the last message is the assistant's")
@@ -207,6 +225,8 @@ def chat_routes(service: JudgeService) -> APIRouter:
             choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
         else:
             completions = await complete(request)
+            most = _max_tokens(request, service.judge.config.max_tokens)
+            lowered = most if most < (request.max_completion_tokens or request.max_tokens or 0) else None
             choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
             num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
             usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
@@ -216,6 +236,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
             model=request.model or service.judge_name,
             choices=choices,
             usage=usage,
+            max_tokens=lowered,
         )
         if not request.stream:
             return response

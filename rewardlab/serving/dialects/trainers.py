@@ -228,6 +228,7 @@ class VerifyRequest(BaseModel):
     principle: str | None = None
     prompt_id: str | None = None
     task_index: int | str | None = Field(None, alias="_ng_task_index")
+    rollout_index: int | str | None = Field(None, alias="_ng_rollout_index")
 
 
 class Comparison(BaseModel):
@@ -336,7 +337,8 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
         """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time.
-        Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group."""
+        Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group; one that is sent
+        again with its ``_ng_rollout_index`` gets its first reward."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
@@ -344,7 +346,8 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         question = _with_principle(read_conversation(messages), request.principle)
         # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])
-        sample = Sample.of(question, _output(request.response), scope=scope)
+        rollout = "" if request.rollout_index is None else f"rollout {request.rollout_index}"
+        sample = Sample.of(question, _output(request.response), scope=scope, rollout=rollout)
         reward = (await service.sample_rewards([sample]))[0]
         return {**request.model_dump(by_alias=True, exclude_unset=True), "reward": reward}
 

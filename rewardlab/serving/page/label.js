@@ -5,7 +5,7 @@ import { access, ask, post } from "./server.js";
 const KEYS = { 1: "first", 2: "second", 3: "tie", 4: "skip", ArrowLeft: "first", ArrowRight: "second" };
 const LETTERS = "asdfghjkl";  // keys of the reasons
 const choices = [...$("choices").children];
-let item = null, busy = false, last = {}, urls = [];
+let item = null, busy = false, last = {};
 
 // Show what a request returns. While it is under way, further ones are ignored.
 async function show(request) {
@@ -14,8 +14,8 @@ async function show(request) {
   complain("");
   try {
     const next = await (await request()).json();
-    const sides = await Promise.all((next.sides ?? []).map(parts => Promise.all(parts.map(element))));
-    draw(next, sides);
+    const path = `v1/labels/media/${next.item?.join("/")}`;
+    draw(next, await Promise.all((next.sides ?? []).map(parts => Promise.all(parts.map(part => element(part, path))))));
     return true;
   } catch (error) {
     if (access.locked) $("key-reason").textContent = "This link is not valid here. Open your link again, or enter what follows #key= in it:";
@@ -25,11 +25,10 @@ async function show(request) {
 }
 
 // A text, or an image or video that is loaded.
-async function element({ text, image, video }) {
+async function element({ text, image, video }, path) {
   if (text) return el("p", {}, text);
-  const src = URL.createObjectURL(await (await ask(`v1/labels/media/${image ?? video}`)).blob());
-  urls.push(src);
-  if (image) {
+  const src = URL.createObjectURL(await (await ask(`${path}/${image ?? video}`)).blob());
+  if (image !== undefined) {
     const shown = el("img", { src, alt: "" });
     await shown.decode().catch(() => {});
     shown.className = shown.naturalWidth < 320 ? "small" : "";
@@ -43,8 +42,7 @@ async function element({ text, image, video }) {
 
 function draw({ num_rated: done, num_items: all, ...next }, sides) {
   item = next.item ?? null;
-  const used = new Set(sides.flat().flatMap(one => [...(one.querySelectorAll?.("img") ?? []), one]).map(one => one.src));
-  urls = urls.filter(url => used.has(url) || URL.revokeObjectURL(url));
+  for (const shown of $("item").querySelectorAll("img, video")) URL.revokeObjectURL(shown.src);
   Object.assign($("progress"), { max: Math.max(all, 1), value: done });
   $("count").textContent = `${done} of ${all} rated`;
   $("undo").hidden = done === 0;
