@@ -76,7 +76,7 @@ class GroupAgreement:
 class AgreementScores:
     """A judge against people on ``num_pairs`` rated pairs (``num_ratings``, of ``num_raters`` named people). Fractions in 0..1.
 
-    ``person``: ratings that equal the label of the pair's ratings, the rating itself among them: the most to expect of a judge.
+    ``person``: ratings that equal the label of the pair's ratings, the rating itself among them: a judge as good stays below.
     ``judge``: the same of the judge. ``others``: two people's ratings of one pair that are equal, and ``judge_with_one``: judge
     and one person. ``alpha`` is Krippendorff's among people, ``kappa`` Cohen's of judge and label. ``groups`` are the
     benchmark's groups; of pairs rated by two people or more, ``unanimous`` and ``divided`` ones too. ``winning_rate`` and
@@ -247,8 +247,8 @@ def agreement_sentence(scores: AgreementScores) -> str:
     verdict = "passes" if scores.winning_rate >= 0.5 else "fails"
     return (
         f"{text} The judge {verdict} the alternative annotator test (epsilon {scores.epsilon:g}): it may replace "
-        f"{percent(scores.winning_rate, 0)} % of the raters (50 % pass), and agrees with the others at least as often as a "
-        f"rater does with probability {scores.advantage or 0:.2f}."
+        f"{percent(scores.winning_rate, 0)} % of the raters (50 % pass). Its advantage is {scores.advantage or 0:.2f}: on this "
+        "fraction of the pairs it agrees with the others at least as often as the rater it replaces."
     )
 
 

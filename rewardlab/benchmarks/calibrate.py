@@ -28,7 +28,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.guarantee import Guarantee, judge_facts, threshold_text
 from rewardlab.judging.spec import JudgeSpec, judge_config, judge_weights_id
 from rewardlab.metrics.calibration import basic_interval, expected_calibration_error
-from rewardlab.metrics.guarantee import certified_threshold, check_levels
+from rewardlab.metrics.guarantee import certified_threshold, check_levels, exact_upper_bound, fewest_labels
 from rewardlab.metrics.intervals import Interval, mean_estimate
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, commit, weights_id
 from rewardlab.reporting.progress import log_line
@@ -247,10 +247,18 @@ def guarantee_lines(guarantee: Guarantee) -> list[str]:
     prompts = f"{pairs}; one of each prompt counts: {certified.num_labels:,}"
     low, high = (100 * end for end in evidence["coverage"][1:])
     if certified.threshold is None:
+        wrong, size = certified.next_wrong, certified.next_given
+        bound = 100 * exact_upper_bound(wrong, size, certified.confidence)
+        why = (
+            f"of the {size:,} surest verdicts {wrong:,} are wrong, so that the error may be {bound:.1f} %"
+            if size
+            else f"it takes {fewest_labels(certified.error, certified.confidence):,} labelled prompts with a verdict at least"
+        )
         return [
             prompts,
-            f"no threshold is certified for an error of {100 * certified.error:g} %: the judge abstains from all pairs. More "
-            "labels, more votes of each order, or a larger --error may change that",
+            f"no threshold is certified for an error of {100 * certified.error:g} %, so the judge abstains from all pairs: "
+            f"{why}",
+            "more labels, more raters for each pair, more votes of each order, or a larger --error may change that",
         ]
     share, least, most = (100 * value for value in evidence["realised_error"])
     return [
@@ -259,6 +267,6 @@ def guarantee_lines(guarantee: Guarantee) -> list[str]:
         f"{100 * certified.error:g} % are wrong, with a probability of {100 * certified.confidence:g} % over label sets",
         f"coverage {100 * evidence['coverage'][0]:.1f} % [{low:.1f}, {high:.1f}] of all pairs, with {guarantee.votes} votes of "
         "each order; the judge abstains from the others",
-        f"realised error {share:.1f} % [{least:.1f}, {most:.1f}]; exact bound {100 * certified.upper_bound:.1f} % "
-        f"({certified.num_wrong:,} of {certified.num_given:,} wrong)",
+        f"realised error {share:.1f} % [{least:.1f}, {most:.1f}] ({certified.num_wrong:,} of {certified.num_given:,} wrong); "
+        f"exact upper bound at {100 * certified.confidence:g} % confidence, one-sided: {100 * certified.upper_bound:.1f} %",
     ]

@@ -74,10 +74,10 @@ def certificate_page(content: Mapping[str, Any]) -> str:
     parts = [people_part(TypeAdapter(AgreementScores).validate_python(content["agreement"]))]
     if (guarantee := content["guarantee"]) is not None:
         lines = guarantee_lines(TypeAdapter(Guarantee).validate_python(guarantee))
-        parts.append(ReportPart("Guaranteed error", "; ".join(lines) + "."))
+        parts.append(ReportPart("Guaranteed error", " ".join(f"{line[0].upper()}{line[1:]}." for line in lines)))
     if (attacks := content["robustness"]) is not None:
         parts.append(attack_part(TypeAdapter(Robustness).validate_python(attacks)))
-    values = {**judge["config"], **{name: value for name, value in judge.items() if name != "config"}}
+    values = {**judge["config"], **{name: value for name, value in judge.items() if name not in ("config", "judge")}}
     values |= {f"pairs: {name}": value for name, value in pairs.items()} | {"votes: sha256": content["votes_sha256"]}
     values |= {name: content[name] for name in ("date", "command", "commit", "id")}
     facts = [(name.replace("_", " "), "–" if value in ("", None, {}) else str(value)) for name, value in values.items()]

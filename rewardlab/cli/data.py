@@ -477,7 +477,7 @@ def data_validate(
         pass
     for line in reasons.rest():
         typer.echo(line)
-    without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
+    without = f" ({unlabelled:,} without a label: not for a benchmark without --labels, nor to train on)" if unlabelled else ""
     without += f" ({ties:,} ties: for a benchmark, not to train on)" if ties else ""
     if unread:
         typer.echo(unread_words(unread))

@@ -194,6 +194,7 @@ def certificate_check(
     """
     from rewardlab.errors import DataError
     from rewardlab.judging.certificate import certificate_lines, read_certificate, staleness
+    from rewardlab.judging.spec import judge_weights_id
 
     try:
         content = read_certificate(path)
@@ -204,6 +205,8 @@ def certificate_check(
     if why := staleness(content):
         typer.echo(why, err=True)
         raise typer.Exit(ExitCode.FINDING)
+    is_known = judge_weights_id(content["judge"]["config"]["judge"])
+    typer.echo(f"unaltered; {'the checkpoint has these weights' if is_known else 'its weights cannot be compared'}")
 
 
 @app.command("guarantee", rich_help_panel=JUDGING)
@@ -215,7 +218,7 @@ def guarantee_command(
     ] = None,
     error: Annotated[float, typer.Option("--error", help="Largest fraction of the given verdicts that may be wrong.")] = 0.05,
     confidence: Annotated[
-        float, typer.Option("--confidence", help="Probability over label sets with which the error is kept.")
+        float, typer.Option("--confidence", help="Probability, over label sets, that the error is at most --error.")
     ] = 0.9,
     seed: RandomSeed = 0,
 ) -> None:

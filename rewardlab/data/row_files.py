@@ -137,7 +137,7 @@ def stored_rows(file: Path) -> Generator[FileRow, None, None]:
 def lines_of(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | DataError]]:
     """Yield (line number from 1, object or why there is none) of JSON lines. Raises DataError if there is no file."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file; expected JSON lines")
+        raise DataError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}; expected a file of JSON lines")
     # Bytes that are not UTF-8 become lone surrogates, which parse_line refuses: the row is bad, not the file.
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):

@@ -59,28 +59,37 @@ def staleness(content: Mapping[str, Any]) -> str:
 
 def certificate_lines(content: Mapping[str, Any]) -> list[str]:
     """Return what a certificate says, in sentences."""
-    judge, agreement, guarantee = content["judge"], content["agreement"], content["guarantee"]
+    judge, agreement, guarantee, pairs = (content[name] for name in ("judge", "agreement", "guarantee", "pairs"))
     of = f"weights {judge['weights']}" if judge["weights"] else "weights behind an endpoint, which are not known"
     person, own_figure = (
         with_interval(agreement[name]["accuracy"], tuple(agreement[name]["interval"])) for name in ("person", "judge")
     )
+    accuracy = with_interval(content["accuracy"]["micro"], tuple(content["accuracy"]["interval"]))
     lines = [
         f"certificate {content['id']}, {content['date']}",
         f"judge {judge['config']['judge']}, {of}, config {judge['config_hash']}",
-        f"pairs: {content['pairs']['number']:,} of {content['pairs']['benchmark']}, {agreement['num_ratings']:,} ratings",
-        f"agreement with the label of all ratings: one person {person} %, the judge {own_figure} %",
+        f"benchmark {pairs['benchmark']}: accuracy {accuracy} % on {pairs['number']:,} pairs",
+        f"agreement with the label of all ratings ({agreement['num_ratings']:,} ratings, {agreement['num_pairs']:,} pairs): "
+        f"one person {person} %, the judge {own_figure} %",
     ]
     if agreement["winning_rate"] is not None:
         rate, advantage = agreement["winning_rate"], agreement["advantage"]
-        lines.append(f"alternative annotator test: replaces {percent(rate, 0)} % of the raters, advantage {advantage:.2f}")
-    if guarantee and guarantee["certified"]["threshold"] is not None:
+        lines.append(
+            f"alternative annotator test (epsilon {agreement['epsilon']:g}; 50 % pass): replaces {percent(rate, 0)} % of the "
+            f"raters, advantage {advantage:.2f}"
+        )
+    if guarantee is None or guarantee["certified"]["threshold"] is None:
+        lines.append("no error of single verdicts is guaranteed")
+    else:
         certified, covered = guarantee["certified"], guarantee["evidence"]["coverage"][0]
         lines.append(
             f"verdicts above a confidence of {threshold_text(certified['threshold'])}: at most {100 * certified['error']:g} % "
             f"wrong with a probability of {100 * certified['confidence']:g} %, {percent(covered)} % of the pairs"
         )
     if attacks := content["robustness"]:
-        lines.append(f"under attack: {attacks['num_pairs']:,} pairs")
+        lost = attacks["held_out"]["lost_by_insertions"]
+        loss = lost and f", {with_interval(lost['share'], tuple(lost['interval']))} % of right judgments lost by inserted words"
+        lines.append(f"under attack: {attacks['num_pairs']:,} pairs{loss or ''}")
     # It may be someone else's: no text of it begins a line, or commands a terminal.
     return ["".join(mark if mark.isprintable() else " " for mark in line) for line in lines]
 

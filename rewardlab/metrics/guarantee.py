@@ -25,7 +25,8 @@ class CertifiedThreshold:
 
     With probability ``confidence`` over label sets, at most a fraction ``error`` of the verdicts given on new prompts are
     wrong. ``num_labels`` labels were used, one a prompt; ``num_given`` of their verdicts exceed the threshold and ``num_wrong``
-    of these are wrong; ``upper_bound`` is the exact one-sided bound of their error (0..1), 1 without a threshold.
+    of these are wrong; ``upper_bound`` is the exact one-sided bound of their error (0..1), 1 without a threshold. The first
+    test that did not show the error had ``next_wrong`` wrong ones of ``next_given`` (0: all showed it, or there was none).
     """
 
     error: float
@@ -35,6 +36,8 @@ class CertifiedThreshold:
     num_given: int
     num_wrong: int
     upper_bound: float
+    next_given: int = 0
+    next_wrong: int = 0
 
     def gives(self, confidence: float | None) -> bool:
         """Return whether a verdict of this confidence is given; one of None, which names nobody, never is."""
@@ -65,6 +68,11 @@ def exact_upper_bound(hits: int, number: int, confidence: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if at_most(hits, number, middle) <= 1 - confidence else (middle, high)
     return high
+
+
+def fewest_labels(error: float, confidence: float) -> int:
+    """Return how many labels it takes to show ``error`` if no verdict is wrong."""
+    return math.ceil(math.log1p(-confidence) / math.log1p(-error))
 
 
 @cache
@@ -117,12 +125,13 @@ def certified_threshold(
     order = np.argsort(-sure, kind="stable")
     sure, wrong = sure[order], np.cumsum([not right[n] for n in drawn[order]])
     decided = int((sure > LEAST_CONFIDENCE).sum())
-    threshold, given = None, 0
+    threshold, given, failed = None, 0, (0, 0)
     for count in label_counts(decided, error, confidence):
         size = int((sure[:decided] >= sure[count - 1]).sum())
         if at_most(int(wrong[size - 1]), size, error) > 1 - confidence:
+            failed = size, int(wrong[size - 1])
             break
         threshold, given = float(sure[size]) if size < decided else math.nextafter(float(sure[-1 + decided]), 0.0), size
     hits = int(wrong[given - 1]) if given else 0
     bound = exact_upper_bound(hits, given, confidence)
-    return CertifiedThreshold(error, confidence, threshold, len(drawn), given, hits, bound)
+    return CertifiedThreshold(error, confidence, threshold, len(drawn), given, hits, bound, *failed)

@@ -8,8 +8,9 @@ import json
 import re
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Security
@@ -62,23 +63,21 @@ from rewardlab.serving.schemas import (
 from rewardlab.serving.service import JudgeService, ServerOptions, published_config
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.serving.uploads import read_upload
+from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import VerdictStatus
 
 T = TypeVar("T")
 _LABEL = re.compile(r"(\w+ [12AB])\W*\{(first|second)\}")
 
 
-async def _responses(calls: Sequence[Awaitable[T]]) -> list[T | ErrorResponse]:
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    responses: list[T | ErrorResponse] = []
-    for result in results:
-        if isinstance(result, REQUEST_ERRORS):
-            responses.append(ErrorResponse(**error_body(result)))
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            responses.append(result)
-    return responses
+async def _responses(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | ErrorResponse]:
+    async def response(call: Callable[[], Coroutine[Any, Any, T]]) -> T | ErrorResponse:
+        try:
+            return await call()
+        except REQUEST_ERRORS as error:
+            return ErrorResponse(**error_body(error))
+
+    return await gather_bounded(partial(response, call) for call in calls)
 
 
 async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncIterator[str]:
@@ -268,14 +267,14 @@ def judging_routes(service: JudgeService) -> APIRouter:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()
-        return await _responses([service.judge_pair(request, waits_for_room=True) for request in requests])
+        return await _responses(partial(service.judge_pair, request, waits_for_room=True) for request in requests)
 
     @router.post("/v1/rewards/batch")
     async def rewards_batch(requests: Items[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()
-        return await _responses([service.rewards(request, waits_for_room=True) for request in requests])
+        return await _responses(partial(service.rewards, request, waits_for_room=True) for request in requests)
 
     return router
 

@@ -205,4 +205,8 @@ class JudgeVersions:
         self._on_drop(version)
         close_judge(version.judge)
         version.judge = version.probability_judge = version.context = None  # type: ignore[assignment]
+        num_frozen = gc.get_freeze_count()
+        gc.unfreeze()
         gc.collect()
+        if num_frozen:
+            gc.freeze()

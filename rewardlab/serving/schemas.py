@@ -183,7 +183,8 @@ class MatchResult(_Schema):
 class RewardsResponse(_Schema):
     """``rewards``: net win rate in -1..1, with ``bradley_terry`` strength in logits (its standard deviation in ``deviations``);
     null if no comparison of a response could be judged. ``tiers``: responses by comparisons won, best first; those with equally
-    many share a tier, though their rewards may differ by the shares of votes."""
+    many share a tier, though their rewards may differ by the shares of votes. ``num_failed``: comparisons without a verdict,
+    abstained ones among them."""
 
     rewards: list[float | None]
     deviations: list[float | None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import signal
@@ -107,6 +108,8 @@ class JudgeServer(uvicorn.Server):
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
         await super().startup(sockets)
         if self.started:
+            gc.collect()
+            gc.freeze()  # a collection of all that was loaded would hold every request for a quarter of a second
             LOG.info("The page to judge by hand is at %s%s/ui", _address(self.config), self.config.root_path)
 
     async def on_tick(self, counter: int) -> bool:

@@ -109,20 +109,30 @@ class VoteCollector:
 T = TypeVar("T")
 
 
+BEGUN_TOGETHER = 16  # calls of one request in one turn of the event loop
+
+
 async def gather_bounded(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, limit: int = 256) -> list[T]:
-    """Return the results of all calls, of which ``limit`` run at a time: one large request must not fill the queue.
+    """Return the results of all calls, of which ``limit`` run at a time: one large request must not fill the queue. Everything
+    else that is ready runs between :data:`BEGUN_TOGETHER` calls and the next: with cached answers they end at once.
 
     If a call fails, the others are cancelled, and its exception is raised.
     """
-    slots = asyncio.Semaphore(limit)
+    slots, tasks = asyncio.Semaphore(limit), list[asyncio.Task[T]]()
 
     async def run(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        async with slots:
+        try:
             return await call()
+        finally:
+            slots.release()
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(run(call)) for call in calls]
+            for number, call in enumerate(calls, 1):
+                await slots.acquire()
+                tasks.append(group.create_task(run(call)))
+                if number % BEGUN_TOGETHER == 0:
+                    await asyncio.sleep(0)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -53,8 +53,8 @@ def settings_of(folder: Path, **changes: Any) -> BenchSettings:
 
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
-    """The same, to be changed: of files with their times, which name the weights."""
-    shutil.copytree(finished, tmp_path / "all")
+    """The same, to be changed. Files have new times, which are not what names the weights."""
+    shutil.copytree(finished, tmp_path / "all", copy_function=shutil.copy)
     log = tmp_path / "all" / "run" / "votes.jsonl"
     log.write_text(log.read_text().replace(str(finished), str(tmp_path / "all")))
     report = tmp_path / "all" / "run" / "report.json"
@@ -163,7 +163,8 @@ def test_what_cannot_be_calibrated(copied: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has no rewardlab\.json"):
         calibrate_run(run)
     (checkpoint / CARD).write_bytes(plain)
-    (checkpoint / "model.safetensors").touch()
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     with pytest.raises(ConfigError, match="its weights have changed since the run"):
         calibrate_run(run)
     report = run / "report.json"

@@ -80,10 +80,12 @@ def test_it_is_written_checked_and_becomes_stale(run: Path) -> None:
     done = runner.invoke(app, ["certificate", "write", str(run)])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "4 of pairs, 12 ratings" in said
-    assert "agreement with the label of all ratings: one person 66.7 [" in said
+    assert "benchmark pairs: accuracy " in said
+    assert "agreement with the label of all ratings (12 ratings, 4 pairs): one person 66.7 [" in said
+    assert "no error of single verdicts is guaranteed" in said
     checked = runner.invoke(app, ["certificate", "check", str(run)])
     assert checked.exit_code == 0, checked.output
+    assert "unaltered; the checkpoint has these weights" in checked.output
     content = read_certificate(run)
     assert content["id"] == certificate_id(content)
     assert content["agreement"]["num_raters"] == 3
@@ -117,9 +119,13 @@ def test_a_run_under_attack_and_the_page(run: Path, tmp_path: Path) -> None:
     run_robustness(how, tmp_path / "attacked", num_pairs=2)
     content = make_certificate(run, attacked=tmp_path / "attacked", command="<i>command</i>")
     assert content["robustness"]["num_pairs"] == 2
+    content["robustness"]["held_out"]["lost_by_insertions"] = {"n": 4, "share": 0.25, "interval": [0.1, 0.5]}
+    said = certificate_lines(content)[-1]
+    assert said == "under attack: 2 pairs, 25.0 [10.0, 50.0] % of right judgments lost by inserted words"
     page = certificate_page(content)
     assert "2 pairs under" in page
     assert "with the label of all ratings" in page
+    assert f"<dd>{content['judge']['config']['judge']}</dd>" in page
     assert content["id"] in page
     assert "<i>" not in page
 
@@ -187,4 +193,4 @@ def test_no_text_of_a_certificate_begins_a_line_or_commands_a_terminal(run: Path
     content["pairs"] = {**content["pairs"], "benchmark": "pairs\ncertificate valid\x1b[31m"}
     lines = certificate_lines(content)
     assert all(line.isprintable() for line in lines)
-    assert lines[2].startswith("pairs: 4 of pairs certificate valid")
+    assert any("pairs certificate valid [31m" in line for line in lines)

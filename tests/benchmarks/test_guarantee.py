@@ -69,7 +69,8 @@ def test_a_larger_error_covers_more(run: Path) -> None:
 def test_no_threshold_is_a_finding(run: Path) -> None:
     done = CliRunner().invoke(app, ["guarantee", str(run), "--error", "0.01"])
     assert done.exit_code == 1
-    assert "the judge abstains from all pairs" in " ".join(done.output.split())
+    said = " ".join(done.output.split())
+    assert "the judge abstains from all pairs: it takes 230 labelled prompts with a verdict at least" in said
     found = read_guarantee(run)
     assert found.certified.threshold is None
     with pytest.raises(ConfigError, match="no threshold was certified"):
@@ -93,7 +94,9 @@ def test_labels_are_peoples(run: Path, tmp_path: Path) -> None:
     assert guarantee_lines(found)[1].startswith("threshold 0.9999: of the verdicts with more confidence")
     ties = [(f"p{n}", Rating(rater, Tie.TIE)) for n in range(20) for rater in ("ann", "bob")]
     write_ratings(tmp_path / "ties.jsonl", [*ties, *ratings[40:]])
-    assert certified(run, tmp_path / "ties.jsonl").certified.threshold is None
+    found = certified(run, tmp_path / "ties.jsonl")
+    assert found.certified.threshold is None
+    assert "of the 60 surest verdicts 20 are wrong, so that the error may be 42.3 %" in guarantee_lines(found)[1]
     write_ratings(tmp_path / "others.jsonl", [("q", Rating("ann", 0))])
     with pytest.raises(DataError, match="none of its 1 pairs is among the 130 judged ones"):
         certified(run, tmp_path / "others.jsonl")

@@ -245,7 +245,7 @@ def test_a_blind_set_is_read_on_purpose(tmp_path: Path) -> None:
 
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["data", "validate", str(write(tmp_path / "p.jsonl", [row(), row(preferred=None)]))])
-    assert "2 good (1 without a label: not for a benchmark, nor to train on), 0 bad" in done.output
+    assert "2 good (1 without a label: not for a benchmark without --labels, nor to train on), 0 bad" in done.output
 
 
 def test_columns_are_listed_once_beside_the_real_errors(tmp_path: Path) -> None:

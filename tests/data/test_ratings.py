@@ -81,6 +81,8 @@ def test_no_labels(tmp_path: Path) -> None:
         read_labels(tmp_path / "labels.jsonl")
     with pytest.raises(DataError, match="no such file"):
         read_labels(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="is a folder; expected a file of JSON lines"):
+        read_labels(tmp_path)
 
 
 @pytest.mark.parametrize(
