@@ -134,6 +134,17 @@ MediaFolder = Annotated[
 ]
 
 
+AllowedHosts = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--allowed-host",
+        help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any name, "
+        "but only localhost on a server that listens on this machine alone).",
+        rich_help_panel=ADDRESS,
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """Options of `serve`."""
@@ -161,15 +172,7 @@ class ServeOptions:
             "--log-format", help="text, or json: an object a line, with one line for each request.", rich_help_panel=ADDRESS
         ),
     ] = "text"
-    allowed_host: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--allowed-host",
-            help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any "
-            "name, but only localhost on a server that listens on this machine alone).",
-            rich_help_panel=ADDRESS,
-        ),
-    ] = None
+    allowed_host: AllowedHosts = None
     root_path: Annotated[
         str,
         typer.Option(
@@ -490,6 +493,7 @@ class LabelOptions:
     seed: RandomSeed = 0
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1"
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000
+    allowed_host: AllowedHosts = None
 
 
 @command(app, "label", rich_help_panel=DATA)
@@ -499,23 +503,24 @@ def label_pairs(options: LabelOptions) -> None:
     Prints a link for each rater. Each rating is stored in OUT/labels.sqlite before the next pair is shown, and the same command
     resumes. When the server stops, and with --export, the ratings go to OUT/labels.jsonl.
     """
-    from rewardlab.data.files import lock_file
     from rewardlab.data.label_store import LabelStore
-    from rewardlab.data.pair_table import PairTable
-    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
-    from rewardlab.serving.middleware import accepted_hosts
-    from rewardlab.serving.server import check_port
 
     if options.export:
         if not (options.out / STORE).is_file():
             raise ConfigError(f"--out {options.out}: has no {STORE}; run the command without --export first")
         _export_labels(LabelStore(options.out / STORE), options.out / LABELS)
         return
+    from rewardlab.data.files import lock_file
+    from rewardlab.data.pair_table import PairTable
+    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
+    from rewardlab.serving.middleware import accepted_hosts
+    from rewardlab.serving.server import check_port
+
     if options.repeat_every in (1, 2):
         raise ConfigError(f"--repeat-every {options.repeat_every}: expected 3 or more, or 0 for no repetitions")
     check_port(options.host, options.port)
-    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     pairs = PairTable(options.data, images=options.images, frames=None, **allowances(options.allow))
+    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     store = LabelStore(options.out / STORE)
     store.identify({"pairs": pairs.fingerprint, "seed": options.seed})
     rules = LabelRules(options.raters_per_pair, options.repeat_every, options.limit, options.seed, options.instruction)
@@ -524,8 +529,9 @@ def label_pairs(options: LabelOptions) -> None:
     tokens = store.tokens(options.raters or ()) or store.tokens(["rater"])
     host = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
     for rater, token in tokens.items():
-        typer.echo(f"{rater}: http://{host}:{options.port}/ui#key={token}")
-    run_label_server(create_label_app(queue, tokens, accepted_hosts(options.host, ())), options.host, options.port)
+        typer.echo(f"{rater}: http://{f'[{host}]' if ':' in host else host}:{options.port}/ui#key={token}")
+    hosts = accepted_hosts(options.host, options.allowed_host or ())
+    run_label_server(create_label_app(queue, tokens, hosts), options.host, options.port)
     _export_labels(store, options.out / LABELS)
     os.close(lock)
 
