@@ -205,13 +205,16 @@ def logged_votes(path: Path) -> Iterator[tuple[int, list[Vote]]]:
 
 
 def read_plain_run(folder: Path) -> Run:
-    """Return the finished run on pairs in ``folder``. Raise DataError for one that failed, ConfigError for one under attack or
-    of several answers at once."""
-    run = read_run(folder)
+    """Return the finished run on pairs in ``folder``. Raise what :func:`read_run` and :func:`plain_run` raise."""
+    return plain_run(read_run(folder))
+
+
+def plain_run(run: Run) -> Run:
+    """Return the run. Raise DataError for one that failed, ConfigError for one under attack or of several answers at once."""
     if run.report.failure:
-        raise DataError(f"{folder}: the run failed ({run.report.failure}); the same `bench run` command retries its votes")
+        raise DataError(f"{run.name}: the run failed ({run.report.failure}); the same `bench run` command retries its votes")
     if run.report.robustness or run.report.listwise:
-        raise ConfigError(f"{folder}: a run under attack, or of several answers at once; expected a run on pairs")
+        raise ConfigError(f"{run.name}: a run under attack, or of several answers at once; expected a run on pairs")
     return run
 
 

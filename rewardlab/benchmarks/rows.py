@@ -27,6 +27,7 @@ from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import Tie
 
 NUM_ROWS = 200  # that are looked at
+LIMITED = "only the first"  # begins the note of a run with --limit
 
 
 def refuse_other_benchmark(benchmark: Benchmark, data: Path) -> None:
@@ -112,7 +113,7 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
             f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
         )
     if settings.limit is not None and settings.limit < len(rows):
-        notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
+        notes.append(f"{LIMITED} {settings.limit} of {len(rows)} rows were judged (--limit)")
         rows = rows[: settings.limit]
     return rows, notes
 

@@ -372,20 +372,29 @@ def _ratings(row: Mapping[str, Any], config: MappingConfig) -> tuple[Rating, ...
         values = [*values[0]]
         names = [f"rater {place}" for place in range(1, len(values) + 1)]
     if config.raters:
-        rated = [(name, str(value).strip()) for name, value in zip(names, values, strict=True) if value not in (None, "")]
         choices: dict[str, int | Tie] = {value: tie_of(value) or Tie.TIE for value in config.ties}
         choices |= {config.first: 0, config.second: 1}
+        given = [(name, str(value).strip()) for name, value in zip(names, values, strict=True) if value not in (None, "")]
+        # A column of whole numbers with gaps has 1.0 for 1.
+        rated = [(name, value if value in choices else value.removesuffix(".0")) for name, value in given]
         if unknown := next((value for _, value in rated if value not in choices), None):
             raise DataError(f"{', '.join(paths)}: {unknown!r:.40} is none of {', '.join(map(repr, choices))}")
         return tuple(Rating(name, choices[value]) for name, value in rated)
-    if len(values) not in (2, 3) or not all(type(value) is int and 0 <= value <= MOST_VOTES for value in values):
+    numbers = [_whole_number(value) for value in values]
+    if len(values) not in (2, 3) or not all(number is not None and number <= MOST_VOTES for number in numbers):
         raise DataError(
             f"{', '.join(paths)}: {values!r:.60}; expected votes (0 to {MOST_VOTES}) for the first response, for the second "
             "and, optional, for ties"
         )
     kinds: tuple[int | Tie, ...] = (0, 1, Tie.TIE)
-    of_votes = [choice for choice, number in zip(kinds, values, strict=False) for _ in range(number)]
+    of_votes = [choice for choice, number in zip(kinds, numbers, strict=False) for _ in range(number or 0)]
     return tuple(Rating(f"{UNNAMED}{place}", choice) for place, choice in enumerate(of_votes, start=1))
+
+
+def _whole_number(value: Any) -> int | None:
+    """Return a whole number of at least 0, also as CSV ("3") or a column with gaps (3.0) has it; None for anything else."""
+    text = str(value).strip().removesuffix(".0")
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
 def _answers(row: Mapping[str, Any], config: MappingConfig) -> Sequence[Any]:
