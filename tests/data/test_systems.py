@@ -1,4 +1,4 @@
-"""The systems that wrote a pair's responses: read by files, mappings and loaders, kept with their response, shown to nobody."""
+"""The systems that wrote a pair's responses: read by files, mappings and loaders, kept with their response."""
 
 from __future__ import annotations
 
