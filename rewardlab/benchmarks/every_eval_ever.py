@@ -38,7 +38,7 @@ SHOWN = {Order.GIVEN: "AB", Order.SWAPPED: "BA"}
 
 def write_every_eval_ever(run: Run, rows: Sequence[Row], out: Path, *, model: str, repo: str = "") -> Path:
     """Write the run, whose folder is ``run.name``, below the folder ``out`` as the datastore has it, and return the aggregate's
-    file, ``data/BENCHMARK/OWNER/NAME/ID.json``; ``ID_samples.jsonl`` is beside it. Neither holds images.
+    file, ``data/BENCHMARK/OWNER/NAME/ID.json``; ``ID_samples.jsonl`` is in the same folder. Neither holds images.
 
     ``model`` is the OWNER/NAME of the judge's model, ``repo`` the benchmark's dataset on the Hub. Raise ConfigError for another
     form of ``model``, DataError for a run that failed, and where rows or votes are missing.
