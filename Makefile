@@ -15,7 +15,7 @@ help:
 	@echo "make test         linter, type checker, the tests of the product (what CI runs)"
 	@echo "make nightly      what make test leaves out: site, notebooks, wheel, image, studies, long runs on two processes, fresh"
 	@echo "                  examples for the laws; then make parity, vllm and extras (before a release; an hour, several GB)"
-	@echo "make extras       tests of the optional packages DeepSpeed, bitsandbytes, inspect-ai and trackio, in an environment of its own"
+	@echo "make extras       tests of the optional packages DeepSpeed, bitsandbytes, inspect-ai, mcp and trackio, in an environment of its own"
 	@echo "make parity       the RL arithmetic against verl's and torchrl's, and the verl plug-in in verl, in an environment of its own"
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make check-lowest the fast tests with the lowest versions that pyproject.toml admits (check-newest: with the newest)"
@@ -88,7 +88,8 @@ $(EXTRAS)/.ready: $(READY)
 	main=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	own=$$($(EXTRAS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	echo "import site; site.addsitedir('$$main')" > "$$own/main.pth"
-	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[deepspeed,qlora,inspect]' trackio
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[deepspeed,qlora,inspect,mcp]' trackio \
+		"every-eval-ever>=0.3,<0.4; python_version >= '3.12'"
 	@touch $@
 
 extras: $(EXTRAS)/.ready

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text
+from rewardlab.data.rows import systems_of
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
@@ -51,6 +52,7 @@ def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[Preference
                 WINNERS[row["winner"]],
                 source.required_image(row["image"], "image"),
                 category=row.get("domain") or row.get("language") or "",
+                systems=systems_of((row.get("model_a"), row.get("model_b")), "row"),
             )
 
 

@@ -83,7 +83,8 @@ class PreferencePair:
     either order, that named the preferred response (None: not asked). ``response_images`` stand within the responses, each at
     an ``IMAGE_MARK`` of its text. ``videos``, and ``response_videos`` within the responses, are encoded files too; a judge is
     shown their frames (:func:`rewardlab.data.rows.with_frames`).
-    ``ratings`` are single people's choices. ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
+    ``ratings`` are single people's choices, ``systems`` the models that wrote the two responses ("": not known). No judge and
+    no rater is shown their names. ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -105,6 +106,7 @@ class PreferencePair:
     licence: str = ""
     provenance: str = ""
     ratings: tuple[Rating, ...] = ()
+    systems: tuple[str, str] = ("", "")
 
     def swap(self) -> PreferencePair:
         """Return the same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
@@ -116,6 +118,7 @@ class PreferencePair:
             preferred=None if self.preferred is None else 1 - self.preferred,
             order=self.order.swap(),
             ratings=tuple(rating.swap() for rating in self.ratings),
+            systems=(self.systems[1], self.systems[0]),
         )
 
     def shown(self, order: Order) -> tuple[str, str]:

@@ -216,11 +216,12 @@ class CountedRow:
 @dataclass(frozen=True)
 class CountedVotes:
     """The votes of a run: the ``identity`` of the run that they say they are of, and by row what they come to, of pairs with a
-    better response and of ties."""
+    better response, of ties, and of pairs that have no score, for they have no label."""
 
     identity: Mapping[str, Any]
     rows: Mapping[int, CountedRow]
     ties: Mapping[int, CountedRow]
+    unlabelled: Mapping[int, CountedRow]
 
     @property
     def are_read_anew(self) -> bool:
@@ -235,7 +236,7 @@ def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None
     Lines are read one at a time. Raise DataError, with the line, for what is not the votes of a run.
     """
     known, identity, where = {row.row: row for row in rows}, dict[str, Any](), str(path)
-    tables: dict[str, dict[int, CountedRow]] = {"votes": {}, TIES_PASS: {}}
+    tables: tuple[dict[int, CountedRow], ...] = ({}, {}, {})
     by_format = verdict_format if verdict_format in READERS else None
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
@@ -244,15 +245,17 @@ def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None
                 entry = json.loads(line)
                 if number == 1:
                     identity = dict(entry["identity"])
-                elif (table := tables.get(entry["pass"])) is not None:
-                    table[entry["row"]] = _count(list(map(vote_of, entry["votes"])), known.get(entry["row"]), by_format)
+                elif entry["pass"] in ("votes", TIES_PASS):
+                    row = known.get(entry["row"])
+                    table = tables[2 if row is None else int(row.preferred is None)]
+                    table[entry["row"]] = _count(list(map(vote_of, entry["votes"])), row, by_format)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"[:200]
         raise DataError(
             f"{where}: not the votes of a run, or cut off ({fault}); restore the file from a backup: lost votes "
             "can only be queried again"
         ) from error
-    return CountedVotes(identity, *tables.values())
+    return CountedVotes(identity, *tables)
 
 
 def _count(votes: Sequence[Vote], row: RowScore | None, verdict_format: str | None) -> CountedRow:
@@ -299,8 +302,10 @@ def _head_problems(identity: Mapping[str, Any], report: Report) -> list[str]:
 def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore], ties: Sequence[RowScore] = ()) -> list[str]:
     """Return one sentence for each figure that the votes do not give; [] if they give all that can be counted."""
     counted, scores, sentences = votes.rows, report.scores, _head_problems(votes.identity, report)
-    for words, table, scored in (("rows", counted, rows), ("ties", votes.ties, ties)):
-        if extra := table.keys() ^ {row.row for row in scored}:
+    num_unlabelled = report.systems.num_pairs - report.systems.num_labelled if report.systems else 0
+    unscored = votes.unlabelled.keys() if len(votes.unlabelled) != num_unlabelled else set[int]()
+    for words, table, scored in (("rows", counted.keys() | unscored, rows), ("ties", votes.ties.keys(), ties)):
+        if extra := table ^ {row.row for row in scored}:
             sentences.append(
                 f"votes are of {len(table):,} {words}, scores of {len(scored):,}; row {min(extra)} is in one of them alone"
             )

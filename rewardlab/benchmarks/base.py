@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -137,6 +138,11 @@ def vote_text(vote: Vote, benchmark_format: str, verdict_format: str) -> str:
     if verdict_format == benchmark_format:
         return vote.completion.text
     return "" if vote.verdict.choice is None else WRITERS[benchmark_format](vote.verdict.choice, "").strip()
+
+
+def run_date(folder: Path) -> str:
+    """Return when the run in ``folder`` wrote its last vote, as ISO 8601 in UTC."""
+    return datetime.fromtimestamp((folder / VOTES).stat().st_mtime, UTC).isoformat(timespec="seconds")
 
 
 def size_notes(benchmark: Benchmark, rows: list[Row]) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rewardlab.benchmarks.agreement import check_labels
 from rewardlab.benchmarks.base import VOTES
-from rewardlab.benchmarks.comparison import logged_votes, read_plain_run
+from rewardlab.benchmarks.comparison import logged_votes, read_plain_run, refuse_unlabelled
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.files import sha256_of
@@ -184,6 +184,7 @@ def certify_run(
     except ValueError as fault:
         raise ConfigError(f"{fault}; such as --error 0.05 --confidence 0.9") from fault
     run = read_plain_run(folder)
+    refuse_unlabelled(run, labels)
     report = run.report
     if report.orders != "both":
         raise ConfigError(f"{folder}: has votes in the orders {report.orders!r}; expected orders=both")

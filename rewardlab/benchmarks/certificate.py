@@ -55,6 +55,8 @@ def make_certificate(folder: Path, *, attacked: Path | None = None, command: str
         guarantee = read_guarantee(folder)
         if dict(guarantee.judge) != dict(facts) or guarantee.votes != report.votes:
             raise ConfigError(f"{folder}/{GUARANTEE}: is of another judge; run `rewardlab guarantee {folder}` again")
+        if guarantee.evidence.get("data_sha256") != report.data_sha256:
+            raise ConfigError(f"{folder}/{GUARANTEE}: is of other pairs; run `rewardlab guarantee {folder}` again")
         content["guarantee"] = json_form(guarantee)
     if attacked is not None:
         other, of_other = _judge_of(read_run(attacked))

@@ -16,6 +16,7 @@ from rewardlab.benchmarks.agreement import EPSILON, RatedPair, agreement_scores,
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
+from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.data.ratings import read_labels
 from rewardlab.data.votes import TIES_PASS, vote_of
@@ -204,14 +205,27 @@ def logged_votes(path: Path) -> Iterator[tuple[int, list[Vote]]]:
 
 
 def read_plain_run(folder: Path) -> Run:
-    """Return the finished run on pairs in ``folder``. Raise DataError for one that failed, ConfigError for one under attack or
-    of several answers at once."""
-    run = read_run(folder)
+    """Return the finished run on pairs in ``folder``. Raise what :func:`read_run` and :func:`plain_run` raise."""
+    return plain_run(read_run(folder))
+
+
+def plain_run(run: Run) -> Run:
+    """Return the run. Raise DataError for one that failed, ConfigError for one under attack or of several answers at once."""
     if run.report.failure:
-        raise DataError(f"{folder}: the run failed ({run.report.failure}); the same `bench run` command retries its votes")
+        raise DataError(f"{run.name}: the run failed ({run.report.failure}); the same `bench run` command retries its votes")
     if run.report.robustness or run.report.listwise:
-        raise ConfigError(f"{folder}: a run under attack, or of several answers at once; expected a run on pairs")
+        raise ConfigError(f"{run.name}: a run under attack, or of several answers at once; expected a run on pairs")
     return run
+
+
+def refuse_unlabelled(run: Run, labels: Path | None) -> None:
+    """Raise ConfigError for other labels of a run with judged pairs without a label, which its scores do not have."""
+    systems = run.report.systems
+    if labels is not None and systems and systems.num_labelled < systems.num_pairs:
+        raise ConfigError(
+            f"{run.name}: has judged pairs without a label, too; leave --labels out for the labels of the run, or run its "
+            f"`bench run` command again with --labels {labels}, which asks nothing again"
+        )
 
 
 def add_agreement(folder: Path, labels: Path | None, *, epsilon: float | None = None) -> Report:
@@ -219,9 +233,11 @@ def add_agreement(folder: Path, labels: Path | None, *, epsilon: float | None = 
 
     ``labels``: a file of ratings; None: the run's report has the agreement already. ``epsilon`` as in
     :func:`rewardlab.benchmarks.agreement.agreement_scores`; None: the report's, else :data:`EPSILON`. Raise DataError for a run
-    or labels that cannot be read, and if no rating is of a judged pair, and what :func:`read_plain_run` raises.
+    or labels that cannot be read, and if no rating is of a judged pair, and what :func:`read_plain_run` and
+    :func:`refuse_unlabelled` raise.
     """
     run = read_plain_run(folder)
+    refuse_unlabelled(run, labels)
     if labels is None:
         if run.report.agreement is None:
             raise DataError(f"{folder}: its data has no ratings; give them with --labels FILE")
@@ -374,7 +390,8 @@ class AgainstFirst:
 @dataclass(frozen=True)
 class ComparedRun:
     """A finished run; of one that failed every figure is None and there are no ``findings``, for they are not its judge's.
-    ``against_first`` is None of the first run, and where that one failed. ``rank`` as of :func:`rank_interval`."""
+    ``against_first`` is None of the first run, and where that one failed. ``rank`` as of :func:`rank_interval`, ``systems`` as
+    in its report."""
 
     run: str
     judge: str
@@ -387,6 +404,7 @@ class ComparedRun:
     rank: tuple[int, int] | None
     findings: tuple[str, ...]
     against_first: AgainstFirst | None
+    systems: SystemScores | None = None
 
 
 @dataclass(frozen=True)
@@ -453,6 +471,7 @@ def _compared(run: Run, rank: tuple[int, int], change: AgainstFirst | None) -> C
         rank=rank,
         findings=report.findings,
         against_first=change,
+        systems=report.systems,
     )
 
 

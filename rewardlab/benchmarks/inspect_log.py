@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.base import REPORT, VOTES, Row
+from rewardlab.benchmarks.base import VOTES, Row, run_date
 from rewardlab.benchmarks.browser import tally, votes_of_rows
 from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
@@ -22,6 +21,7 @@ from rewardlab.types import IMAGE_MARK, Choice, FinishReason, Order, Vote, respo
 from rewardlab.verdicts.votes import VALID, in_order, majority
 
 SUFFIXES = (".eval", ".json")
+PAIR_ID = "pair_id"  # of a sample's metadata
 SIDE_PX = 1024  # of images in the log; larger ones are made to fit
 STOPS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "max_tokens"}
 
@@ -58,7 +58,7 @@ def inspect_log(run: Run, rows: Sequence[Row], *, with_images: bool) -> Any:
     votes = votes_of_rows(folder / VOTES, [score.row for score in run.rows])
     if missing := [score.row for score in run.rows if score.row not in votes]:
         raise DataError(f"{folder / VOTES}: has no votes on row {missing[0]}; run the same command again")
-    written = datetime.fromtimestamp((folder / REPORT).stat().st_mtime, UTC).isoformat()
+    written = run_date(folder)
     samples = [_sample(run.report, by_row[score.row], score, votes[score.row], with_images) for score in run.rows]
     tokens = sum(vote.completion.num_tokens for row_votes in votes.values() for vote in row_votes)
     usage = {run.report.judge: ModelUsage(output_tokens=tokens, total_tokens=tokens)}
@@ -160,7 +160,7 @@ def _sample(report: Report, row: Row, score: RowScore, votes: Sequence[Vote], wi
         messages=messages,
         output=ModelOutput(model=report.judge, choices=choices),
         scores=_scores(row, score, votes, report.judge),
-        metadata={"pair_id": row.pair.pair_id, "group": row.group, "kinds": list(score.kinds), **row.slices},
+        metadata={PAIR_ID: row.pair.pair_id, "group": row.group, "kinds": list(score.kinds), **row.slices},
     )
 
 

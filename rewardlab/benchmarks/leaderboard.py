@@ -35,7 +35,7 @@ from rewardlab.benchmarks.comparison import (
 )
 from rewardlab.benchmarks.figures import leaderboard_figure, report_figures
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.report import macro_text
+from rewardlab.benchmarks.report import SYSTEMS, macro_text, win_rate_rows
 from rewardlab.benchmarks.report_model import Report, RowScore, has_majorities, judge_name
 from rewardlab.benchmarks.requirements import report_numbers
 from rewardlab.data.attacks.families import Kind
@@ -175,6 +175,7 @@ FAILED_RUN, HOLM, VOTE_PLAN, ONE_VOTE, FAULTS = "failed", "p (Holm)", "votes", "
 
 ALL_PAIRS = "Differences of all pairs of judges, in points"
 OTHER_FIGURES = "Paired differences of the other metrics, in points"
+OF_SYSTEMS = "Win rates of systems (corrected: if the labelled pairs are a random sample)"
 
 
 def failures_of(runs: Sequence[Run]) -> list[str]:
@@ -203,16 +204,11 @@ def leaderboard_title(runs: Sequence[Run]) -> str:
 def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
 
-    columns, rows = leaderboard(runs)
-    figures, changes = figures_table(runs)
-    family_columns, families = family_table(runs)
-    pair_columns, pairs = pairs_table(runs)
-    all_pairs = [f"{ALL_PAIRS}:", "", *markdown_table(pair_columns, pairs), ""] if pairs else []
-    others = [f"{OTHER_FIGURES}:", "", *markdown_table(figures, changes), ""] if changes else []
-    by_family = [f"{BY_FAMILY}:", "", *markdown_table(family_columns, families), ""] if families else []
+    tables = [*markdown_table(*leaderboard(runs)), ""]
+    for title, columns, rows in further_tables(runs):
+        tables += [f"{title}:", "", *markdown_table(columns, rows), ""]
     commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
     failures = [f"**{sentence}**" for sentence in failures_of(runs)]
-    tables = [*markdown_table(columns, rows), "", *all_pairs, *others, *by_family]
     return "\n".join([f"# {leaderboard_title(runs)}", "", *tables, *failures, NOTES, "", *commands]) + "\n"
 
 
@@ -244,21 +240,10 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
     widths = (WIDE, 8.0) if whole else ()  # inches: of a phone, of a desk
     plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in widths]
-    figures, changes = figures_table(runs)
-    family_columns, families = family_table(runs)
-    pair_columns, pairs = pairs_table(runs)
     facts = {
-        "all_pairs": ALL_PAIRS,
-        "pair_columns": pair_columns,
-        "pairs": pairs,
-        "by_family": BY_FAMILY,
-        "family_columns": family_columns,
-        "families": families,
+        "tables": further_tables(runs),
         "notes": NOTES,
         "plans": [(run, metric_cells(run.report)) for run in runs],
-        "figures": figures,
-        "changes": changes,
-        "of_figures": OTHER_FIGURES,
         "plots": plots,
         "failures": failures_of(runs),
     }
@@ -273,6 +258,27 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
             **facts,
         )
     )
+
+
+def systems_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Return (column names, a row of cells per system and run): win rates by judge, by labels and corrected, the systems in the
+    order of the first run. Runs that failed have no row."""
+    named = [(name, run.report.systems) for name, run in _named(runs) if run.report.systems and not run.report.failure]
+    rows = [
+        [system, name, *cells]
+        for system in dict.fromkeys(system for _, systems in named for system in systems.win_rates)
+        for name, systems in named
+        if system in systems.win_rates
+        for _, *cells in win_rate_rows({system: systems.win_rates[system]})
+    ]
+    return [SYSTEMS[0], "run", *SYSTEMS[1:]], rows
+
+
+def further_tables(runs: Sequence[Run]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return (title, column names, rows) of each table below the leaderboard that has rows."""
+    tables = {ALL_PAIRS: pairs_table, OTHER_FIGURES: figures_table, BY_FAMILY: family_table, OF_SYSTEMS: systems_table}
+    made = [(title, *table(runs)) for title, table in tables.items()]
+    return [(title, columns, rows) for title, columns, rows in made if rows]
 
 
 BY_FAMILY = "Paired differences by family of attacks: right judgments, in points"
@@ -393,7 +399,9 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     else:
         places = fitting_columns(columns, short_rows, width)
         lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
-    lines += ["", *_pairs(runs, width), *_other_figures(runs, width), *_families(runs, width)]
+    lines.append("")
+    for title, of_table, cells in further_tables(runs):
+        lines += [*textwrap.wrap(f"{title}:", width), *aligned_table(of_table, cells, width), ""]
     for row, short in zip(rows, short_rows, strict=True):
         if row[0] in names:
             first = ", the first" if names[row[0]][1] is runs[0] else ""
@@ -404,25 +412,6 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     for sentence in failures_of(runs):
         lines += _wrapped(sentence, width)
     return "\n".join([*lines, "", *textwrap.wrap(NOTES, width)]) + "\n"
-
-
-def _other_figures(runs: Sequence[Run], width: int) -> list[str]:
-    """The paired differences of the figures beside accuracy, and an empty line; nothing where no runs are compared."""
-    columns, rows = figures_table(runs)
-    title = textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width)
-    return [*title, *aligned_table(columns, rows, width), ""] if rows else []
-
-
-def _pairs(runs: Sequence[Run], width: int) -> list[str]:
-    """The differences of all pairs of runs, and an empty line; nothing for two runs."""
-    columns, rows = pairs_table(runs)
-    return [f"{ALL_PAIRS}:", *aligned_table(columns, rows, width), ""] if rows else []
-
-
-def _families(runs: Sequence[Run], width: int) -> list[str]:
-    """The paired differences by family of attacks, and an empty line; nothing of runs that are under none."""
-    columns, rows = family_table(runs)
-    return [f"{BY_FAMILY}:", *aligned_table(columns, rows, width), ""] if rows else []
 
 
 def _named(runs: Sequence[Run]) -> list[tuple[str, Run]]:

@@ -15,7 +15,7 @@ from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.config.data import NO_PRICES, Prices
 from rewardlab.data.rows import with_blank_images, with_other_images
-from rewardlab.data.votes import num_failed
+from rewardlab.data.votes import TIES_PASS, num_failed
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
 from rewardlab.judging.judge import ModelJudge
@@ -110,6 +110,11 @@ CHUNK = 64  # pairs that are asked together, where votes do not come one by one,
 AnyJudge = ModelJudge | BaselineJudge | Replay
 
 
+VOTES_PASS, UNLABELLED_PASS = "votes", "unlabelled"
+# A row is in one of these by its label, and is not asked again where that changes; the log has unlabelled ones as votes.
+BY_LABEL = (VOTES_PASS, TIES_PASS, UNLABELLED_PASS)
+
+
 class Pass:
     """A pass over the rows (the votes, or a control), continued from its log.
 
@@ -130,8 +135,12 @@ class Pass:
         self.name, self.rows, self.orders, self.log, self.stop_error = name, rows, orders, log, stop_error
         self.prices = prices
         self.seconds, self.num_timed = 0.0, 0
+        self.log_name = VOTES_PASS if name == UNLABELLED_PASS else name
+        self._log_names = (VOTES_PASS, TIES_PASS) if name in BY_LABEL else (name,)
         self._lines: dict[int, set[int]] = defaultdict(set)  # places of a row's answered votes whose time a line has
-        for entry in log.entries(name):
+        numbers = {row.row for row in rows}
+        self._entries = [entry for one in self._log_names for entry in log.entries(one) if entry.key[1] in numbers]
+        for entry in self._entries:
             self._count_time(int(entry.key[1]), entry.votes, entry.seconds)
 
     @property
@@ -145,7 +154,7 @@ class Pass:
         Raise EndpointError where requests fail one after another, where all did (a judge that was never heard has no accuracy),
         and where the gate let too few through.
         """
-        votes = {int(entry.key[1]): list(entry.votes) for entry in self.log.entries(self.name)}
+        votes = {int(entry.key[1]): list(entry.votes) for entry in self._entries}
         total = sum(len(orders) for orders in self.orders) * num_votes
         if not isinstance(judge, ModelJudge):  # a baseline or a replay: nothing is queried
             with bar(f"bench: {self.name}", total) as advance:
@@ -166,7 +175,7 @@ class Pass:
 
     def take(self, votes: Sequence[Sequence[Vote]]) -> list[Judgment]:
         """Return the judgment of every row by ``votes`` that follow from another pass, and write those that the log lacks."""
-        known = {int(entry.key[1]): list(entry.votes) for entry in self.log.entries(self.name)}
+        known = {int(entry.key[1]): list(entry.votes) for entry in self._entries}
         for row, row_votes in zip(self.rows, votes, strict=True):
             if known.get(row.row) != list(row_votes):
                 self.write(row.row, row_votes, None)
@@ -180,7 +189,9 @@ class Pass:
     @property
     def of_control(self) -> str:
         """Return the words that tell the requests of another pass from those of the votes."""
-        return "" if self.name == "votes" else f" of the control {self.name}" if self.name in CONTROLS else f" of {self.name}"
+        return (
+            "" if self.name == VOTES_PASS else f" of the control {self.name}" if self.name in CONTROLS else f" of {self.name}"
+        )
 
     def _check_any_answer(self, judge: ModelJudge, votes_by_row: dict[int, list[Vote]]) -> None:
         completions = [vote.completion for votes in votes_by_row.values() for vote in votes]
@@ -210,10 +221,14 @@ class Pass:
                 votes_by_row[row.row] = row_votes
             advance(num_votes * sum(len(self.orders[n]) for n in chunk))
 
+    def answered(self, row: int) -> dict[int, tuple[Vote, float]]:
+        """Return the votes of a row that need not be asked for again, as :meth:`PassLog.answered` does."""
+        return {place: vote for one in self._log_names for place, vote in self.log.answered(one, row).items()}
+
     def write(self, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
         """Write a row that has all of its votes, and count the time they took."""
         rounded = None if seconds is None else round(seconds, 6)
-        self.log.write_row(self.name, row, votes, rounded)
+        self.log.write_row(self.log_name, row, votes, rounded)
         self._count_time(row, votes, rounded)
 
     def _count_time(self, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
@@ -255,7 +270,7 @@ class _Asking:
         self._is_kept = judge.is_streaming or owner.stop_error is not None
         self._figures = RunningFigures()
         self._left = [n for n, row in enumerate(owner.rows) if row.row not in votes]
-        self._known = {n: owner.log.answered(owner.name, owner.rows[n].row) for n in self._left}
+        self._known = {n: owner.answered(owner.rows[n].row) for n in self._left}
         total, left = sum(map(len, self._places)), sum(len(self._places[n]) for n in self._left)
         for n, row in enumerate(owner.rows):
             for vote in votes.get(row.row) or [vote for vote, _ in self._known[n].values()]:
@@ -308,7 +323,7 @@ class _Asking:
                 n, seconds = numbers[number], 0.0 if vote.completion.from_cache else a_vote
                 self._known[n][first + place] = (vote, seconds)
                 if self._is_kept and not vote.completion.failed:
-                    log.write_vote(self._pass.name, rows[n].row, first + place, vote, seconds)
+                    log.write_vote(self._pass.log_name, rows[n].row, first + place, vote, seconds)
                 log.spending.add(vote.completion)
                 self._figures.add(vote, rows[n].pair.preferred)
                 close(n)

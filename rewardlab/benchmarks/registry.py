@@ -41,7 +41,9 @@ FORMS = {
     "mm_rlhf": "mm_rlhf",
     "mmrb2": "mmrb2",
     "outcomes": "pairs",
+    "every_eval_ever": "pairs",
 }
+EXPORTS = ("inspect", "every_eval_ever")  # forms that `bench export` writes
 
 
 @dataclass(frozen=True)

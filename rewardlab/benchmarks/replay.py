@@ -1,9 +1,10 @@
 """Score answers sampled elsewhere, or before: JSON lines of texts, of a scalar model's scores, or a run's votes.jsonl.
 
 A text row is ``{"row": i, "order": "given"|"swapped", "text": "..."}``, one sample each, with ``margin`` (log-odds of the
-response shown first) where the sampler knew it; a score row is ``{"row": i, "scores": [s0, s1]}``; an outcome row, where
-only the result is known, ``{"row": i, "right": true|false}``. ``row`` is the 0-based row of the data file; index 0 is its
-first (chosen) response.
+response shown first) where the sampler knew it; a vote row, whose verdict is recorded, too, is ``{"row": i, "vote": {...}}``
+with the fields of a vote in a run's votes.jsonl; a score row is ``{"row": i, "scores": [s0, s1]}``; an outcome row, where only
+the result is known, ``{"row": i, "right": true|false}``. ``row`` is the 0-based row of the data file; index 0 is its first
+(chosen) response.
 
 Much of the field samples each pair in one drawn order: VL-RewardBench's own inference, lmms-eval, VLMEvalKit. Such a recording
 is scored in the orders it has. Scored as if both had been queried, half of its samples would be missing, and its accuracy
@@ -98,6 +99,8 @@ class Replay(JudgeKind):
                 raise ValueError(f"row is {row!r}, expected a number >= 0")
             if self.is_run:
                 self._take_votes(values, row)
+            elif "vote" in values:
+                self._take_vote(vote_of(values["vote"]), row)
             elif "scores" in values:
                 first, second = (float(score) for score in values["scores"])
                 if row in self._scores:
@@ -120,11 +123,16 @@ class Replay(JudgeKind):
         for order in Order:
             self._votes.pop((row, order), None)
         for vote in map(vote_of, values["votes"]):
-            if vote.member:
-                raise ValueError("these are the votes of a panel, which only the panel itself can count")
-            if self._anew:
-                vote = Vote(vote.order, verdict_of(vote.completion, self.verdict_format), vote.completion)
-            self._votes[row, vote.order].append(vote)
+            self._take_vote(vote, row)
+
+    def _take_vote(self, vote: Vote, row: int) -> None:
+        if vote.member:
+            raise ValueError("these are the votes of a panel, which only the panel itself can count")
+        if (vote.verdict.status is VerdictStatus.OK) != (vote.verdict.choice is not None):
+            raise ValueError(f"status is {vote.verdict.status.value} and choice {vote.verdict.choice}; only ok has a choice")
+        if self._anew:
+            vote = Vote(vote.order, verdict_of(vote.completion, self.verdict_format), vote.completion)
+        self._votes[row, vote.order].append(vote)
 
     def _take_text(self, values: Mapping[str, Any], row: int) -> None:
         if not isinstance(values["text"], str):

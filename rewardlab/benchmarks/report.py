@@ -42,9 +42,11 @@ from rewardlab.benchmarks.report_model import (
 from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, largest_loss, robustness_sentence
 from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
+from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
-from rewardlab.metrics.intervals import Interval
+from rewardlab.metrics.intervals import AccuracyEstimate, Interval
+from rewardlab.metrics.prediction_powered import CorrectedScore
 from rewardlab.metrics.ties import TieScores
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
@@ -423,7 +425,7 @@ def people_part(agreement: AgreementScores) -> ReportPart:
 
 def report_parts(report: Report) -> list[ReportPart]:
     """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of people,
-    of verified judgments."""
+    of systems, of verified judgments."""
     parts = []
     if (attacks := report.robustness) is not None:
         parts.append(attack_part(attacks))
@@ -435,6 +437,9 @@ def report_parts(report: Report) -> list[ReportPart]:
         parts.append(ReportPart("Ties", ties_sentence(ties), [(TIES, ties_rows(ties))]))
     if (agreement := report.agreement) is not None:
         parts.append(people_part(agreement))
+    if (systems := report.systems) is not None:
+        tables = [(SYSTEMS, win_rate_rows(systems.win_rates)), (PAIRS_OF_SYSTEMS, win_rate_rows(systems.pairs))]
+        parts.append(ReportPart("Systems", systems_sentence(systems), tables))
     if (revision := report.revision) is not None:
         parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
     return parts
@@ -481,6 +486,53 @@ def ties_rows(ties: TieScores) -> list[tuple[str, str, str]]:
         ("pairs without an answer, counted as wrong", percent(ties.num_unanswered / ties.num_pairs), f"{ties.num_unanswered:,}")
     )
     return rows
+
+
+MEANS = ("pairs (labelled)", "judge alone, %", "labels alone, %", "corrected, %", "labels saved", "more labels for ± 5 points")
+SYSTEMS, PAIRS_OF_SYSTEMS = ("system", *MEANS), ("pair of systems", *MEANS)
+
+
+def systems_sentence(scores: SystemScores) -> str:
+    """Return how many pairs and labels there are, when the corrected win rates hold, and the judge's accuracy."""
+    text = f"{scores.num_labelled:,} of {scores.num_pairs:,} pairs of {len(scores.win_rates):,} systems have a label. "
+    if scores.num_labelled == scores.num_pairs:
+        text += "The win rates by labels need no correction; those of the judge alone have its errors."
+    else:
+        text += (
+            "The win rates of the judge alone have its errors. The corrected ones hold if the labelled pairs are a random "
+            "sample of all (prediction-powered inference)."
+        )
+    text += " A system's win rate is the mean over its pairs; a tie is half a win."
+    if scores.confidence and scores.is_doubtful:
+        labelled, others = (with_interval(one.accuracy, one.interval) for one in scores.confidence)
+        text += (
+            f" The judge's confidence is {labelled} % on the pairs with a label and {others} % on the others: the labelled "
+            "pairs are hardly a random sample, and then the corrected win rates do not hold."
+        )
+    if scores.num_unnamed:
+        text += f" {scores.num_unnamed:,} pairs without a verdict are half a win by the judge."
+    if (accuracy := scores.accuracy) and accuracy.label_only and accuracy.corrected:
+        labels, corrected = (with_interval(one.accuracy, one.interval) for one in (accuracy.label_only, accuracy.corrected))
+        text += f" The judge's accuracy by labels alone is {labels} %, corrected by its confidence on all pairs {corrected} %."
+    return text
+
+
+def win_rate_rows(scores: Mapping[str, CorrectedScore]) -> list[tuple[str, ...]]:
+    """Return (name, numbers of pairs, the three means in percent with intervals, labels saved and to come) of each score."""
+
+    def cell(estimate: AccuracyEstimate | None) -> str:
+        return "–" if estimate is None else with_interval(estimate.accuracy, estimate.interval)
+
+    return [
+        (
+            name,
+            f"{score.num_pairs:,} ({score.num_labelled:,})",
+            *map(cell, (score.judge_only, score.label_only, score.corrected)),
+            "–" if score.saved is None else f"{percent(score.saved, 0)} %",
+            "–" if score.labels_more is None else f"{score.labels_more:,}",
+        )
+        for name, score in scores.items()
+    ]
 
 
 PANEL = ("judge", "accuracy", "accuracy over both orders", "agrees with the panel", "pairs abstained", "votes failed")

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from rewardlab.benchmarks.agreement import AgreementScores
 from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.benchmarks.robustness.text import largest_loss
+from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.metrics.revision import RevisionScores
@@ -266,7 +267,8 @@ class Report:
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
     that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), ``listwise`` of four answers at once or of
     ratings, None of others. ``ties`` are of a set with pairs that people call a tie; all other scores are of the other pairs.
-    ``agreement`` is with people, of a set with their ratings. ``requirements`` are those of `--require`.
+    ``agreement`` is with people, of a set with their ratings; ``systems`` of pairs that name who wrote the responses, also of
+    those without a label. ``requirements`` are those of `--require`.
     """
 
     benchmark: str
@@ -303,6 +305,7 @@ class Report:
     listwise: ListwiseScores | None = None
     ties: TieScores | None = None
     agreement: AgreementScores | None = None
+    systems: SystemScores | None = None
     requirements: tuple[RequirementResult, ...] = ()
 
     def __repr__(self) -> str:

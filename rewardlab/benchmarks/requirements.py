@@ -109,9 +109,11 @@ def _hint(near: Sequence[str], names: Collection[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}?" if near else f"expected one of {', '.join(sorted(names))}"
 
 
+NAMED = {"groups": "group", "systems.win_rates": "system"}  # what the names below a path are of
 ABSENT = {
     "ties": "this run judges no ties",
     "agreement": "needs people's ratings of these pairs; give them with --labels FILE",
+    "systems": "needs pairs that name the two systems of their responses",
 }
 
 
@@ -120,22 +122,24 @@ def check_possible(
     *,
     controls: Sequence[str],
     orders: str,
-    groups: Collection[str],
+    names: Mapping[str, Collection[str]],
     whole_prompts: bool,
     absent: Collection[str] = (),
     measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no value for, before anything is queried.
-    ``absent``: parts of the report that the data has nothing for; ``measured``: the metrics of held-out families that a run of
-    NAME:attacked has; None of another run."""
+    ``names``: those that the data has at a path, by the path; ``absent``: parts of the report that the data has nothing for;
+    ``measured``: the metrics of held-out families that a run of NAME:attacked has; None of another run."""
     for one in requirements:
         top, *rest = one.parts
         name = rest[0] if rest else ""
-        if top == "groups" and not any(one.path.startswith(f"groups.{group}.") for group in groups):
-            hint = _hint(get_close_matches(name, groups, n=1), set(groups))
-            raise ConfigError(f"{one.text!r}: the data has no group {name!r}; {hint}")
         if top in absent:
             raise ConfigError(f"{one.text!r}: {ABSENT[top]}")
+        for path, known in names.items():
+            if one.path.startswith(f"{path}.") and not any(one.path.startswith(f"{path}.{each}.") for each in known):
+                unknown = one.parts[path.count(".") + 1]
+                hint = _hint(get_close_matches(unknown, known, n=1), set(known))
+                raise ConfigError(f"{one.text!r}: the data has no {NAMED[path]} {unknown!r}; {hint}")
         if (top in BOTH_ORDERS_ONLY or one.path.startswith("ties.disagreement.")) and orders != "both":
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if top == "controls" and name not in controls:

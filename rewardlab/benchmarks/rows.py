@@ -16,6 +16,7 @@ from rewardlab.benchmarks.pairs import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
+from rewardlab.benchmarks.systems import has_label, names_two_systems
 from rewardlab.data.ratings import peoples_label, read_labels
 from rewardlab.data.recipes import check_images_folder
 from rewardlab.data.row_files import lines_of
@@ -26,6 +27,7 @@ from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import Tie
 
 NUM_ROWS = 200  # that are looked at
+LIMITED = "only the first"  # begins the note of a run with --limit
 
 
 def refuse_other_benchmark(benchmark: Benchmark, data: Path) -> None:
@@ -111,25 +113,24 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
             f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
         )
     if settings.limit is not None and settings.limit < len(rows):
-        notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
+        notes.append(f"{LIMITED} {settings.limit} of {len(rows)} rows were judged (--limit)")
         rows = rows[: settings.limit]
     return rows, notes
 
 
 def labelled_rows(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[str]]:
-    """Return the rows with a label or a tie, taken from their ratings where they have no other, and a sentence on rows without
-    any, which are left out. Raise DataError if all are."""
+    """Return the rows with a label or a tie, taken from their ratings where they have no other, those of two systems, with a
+    label or not, and a sentence on other rows without a label, which are left out. Raise DataError if none has a label."""
     labelled = []
     for row in rows:
         pair = row.pair
-        if pair.preferred is None and pair.tie is None:
+        if not has_label(pair):
             choice = peoples_label(pair.ratings).choice
-            if choice is None:
-                continue
             of_people = {"tie": choice} if isinstance(choice, Tie) else {"preferred": choice}
             pair = replace(pair, **of_people)
-        labelled.append(replace(row, pair=pair))
-    if not labelled:
+        if has_label(pair) or names_two_systems(pair):
+            labelled.append(replace(row, pair=pair))
+    if not any(has_label(row.pair) for row in labelled):
         raise DataError(
             f"{data}: no pair has a label; to benchmark on it, 'preferred' must be 0, 1, tie or both_bad, or people's ratings "
             "come with --labels FILE"
@@ -138,12 +139,15 @@ def labelled_rows(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[str]
     return labelled, [sentence] if len(labelled) < len(rows) else []
 
 
-def split_ties(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[Row]]:
-    """Return the rows of ``data`` with a better response, and the ties. Raise DataError if all are ties."""
+def split_rows(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[Row], list[Row]]:
+    """Return the rows of ``data`` with a better response, the ties, and those without a label. Raise DataError if none has a
+    better response."""
     tied = [row for row in rows if row.pair.tie is not None]
-    if tied and len(tied) == len(rows):
-        raise DataError(f"{data}: all {len(tied):,} pairs are ties; an accuracy needs pairs with a better response")
-    return [row for row in rows if row.pair.tie is None], tied
+    unlabelled = [row for row in rows if not has_label(row.pair)]
+    if rows and len(tied) + len(unlabelled) == len(rows):
+        without = f" or have no label ({len(unlabelled):,})" if unlabelled else ""
+        raise DataError(f"{data}: all {len(rows):,} pairs are ties{without}; an accuracy needs pairs with a better response")
+    return [row for row in rows if row.pair.preferred is not None], tied, unlabelled
 
 
 def _page_notes(rows: Sequence[Row]) -> list[str]:

@@ -17,7 +17,7 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
 from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.pass_log import PassLog, Spending
-from rewardlab.benchmarks.passes import CONTROLS, AnyJudge, Pass
+from rewardlab.benchmarks.passes import CONTROLS, UNLABELLED_PASS, VOTES_PASS, AnyJudge, Pass
 from rewardlab.benchmarks.registry import benchmark_identity
 from rewardlab.benchmarks.replay import MISSING, Replay
 from rewardlab.benchmarks.report_model import (
@@ -31,7 +31,7 @@ from rewardlab.benchmarks.report_model import (
     RowScore,
 )
 from rewardlab.benchmarks.requirements import check_possible, check_report
-from rewardlab.benchmarks.rows import images_hash, load_rows, split_ties
+from rewardlab.benchmarks.rows import images_hash, load_rows, split_rows
 from rewardlab.benchmarks.scores import (
     LEAST_VOTES,
     baseline_scores,
@@ -44,6 +44,7 @@ from rewardlab.benchmarks.scores import (
     score_rows,
 )
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
+from rewardlab.benchmarks.systems import names_two_systems, system_scores
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import TIES_PASS, num_failed
@@ -137,8 +138,8 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     _check_stopping(settings, judge)
     check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
-    rows, tied = split_ties(rows, settings.data)
-    extra = tied_rows(rows, tied) if tied else NO_EXTRA
+    rows, tied, unlabelled = split_rows(rows, settings.data)
+    extra = further_rows(rows, tied, unlabelled)
     return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
 
 
@@ -159,20 +160,28 @@ class Extra:
     votes: Callable[[Mapping[str, Sequence[Judgment]]], list[list[Vote]]] | None = None
     chance: float | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the rows are the benchmark's own pairs, not attacked ones or lists."""
+        return self.votes is None and self.chance is None and self.measured is None
+
 
 NO_EXTRA = Extra({}, {}, lambda judgments, others, report: report)
 
 
-def tied_rows(rows: Sequence[Row], tied: Sequence[Row]) -> Extra:
-    """Return the part of a run that judges ``tied`` pairs; ``rows`` are the pairs with a better response."""
+def further_rows(rows: Sequence[Row], tied: Sequence[Row], unlabelled: Sequence[Row]) -> Extra:
+    """Return the part of a run that judges ``tied`` pairs and those without a label; ``rows`` have a better response."""
+    passes = {name: some for name, some in ((TIES_PASS, tied), (UNLABELLED_PASS, unlabelled)) if some}
     num_both_bad = sum(row.pair.tie is Tie.BOTH_BAD for row in tied)
     clusters, tied_clusters = [row.cluster for row in rows], [row.cluster for row in tied]
 
     def finish(judgments: Sequence[Judgment], others: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
+        if not tied:
+            return report
         labelled = label_rows(rows, judgments)
         return replace(report, ties=tie_scores(labelled, clusters, others[TIES_PASS], tied_clusters, num_both_bad))
 
-    return Extra({TIES_PASS: tied}, {}, finish)
+    return Extra(passes, {}, finish)
 
 
 def judge_rows(
@@ -187,13 +196,17 @@ def judge_rows(
     extra: Extra = NO_EXTRA,
 ) -> tuple[Report, list[Row]]:
     """Judge rows that are loaded, as :func:`run_bench` does; further passes have as many votes in as many orders."""
-    is_of_pairs = extra.votes is None and extra.chance is None and extra.measured is None  # that people saw
-    parts = {"ties": TIES_PASS in extra.passes, "agreement": is_of_pairs and any(row.pair.ratings for row in rows)}
+    further = extra.passes
+    every = [*rows, *(row for some in further.values() for row in some)]
+    compared = [row.pair for row in every if names_two_systems(row.pair)] if extra.is_plain else []
+    systems = {system for pair in compared for system in pair.systems}
+    has_ratings = extra.is_plain and any(row.pair.ratings for row in rows)
+    parts = {"ties": TIES_PASS in further, "agreement": has_ratings, "systems": bool(systems)}
     check_possible(
         settings.requirements,
         controls=settings.controls,
         orders=settings.judge.orders,
-        groups=[row.group for row in rows],
+        names={"groups": [row.group for row in rows], "systems.win_rates": systems},
         whole_prompts=benchmark.whole_prompts,
         absent=[name for name, is_there in parts.items() if not is_there],
         measured=extra.measured,
@@ -202,11 +215,10 @@ def judge_rows(
     num_votes = query.votes or judge.default_votes
     orders, order_notes = judge.shown_orders(query.orders, rows, settings.seed, query.votes)
     notes += order_notes
-    further = extra.passes
     further_orders = {
         name: judge.shown_orders(query.orders, some, settings.seed, query.votes)[0] for name, some in further.items()
     }
-    identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
+    identity = run_identity(settings, judge, every, num_votes)
     if not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
     if judge.is_queried:
@@ -218,7 +230,8 @@ def judge_rows(
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
         others: dict[str, Sequence[Judgment]] = {}
         for name, some in further.items():
-            further_pass = Pass(name, some, further_orders[name], log, prices=settings.prices)
+            stop_error = query.stop_error if name == UNLABELLED_PASS else None
+            further_pass = Pass(name, some, further_orders[name], log, stop_error, settings.prices)
             others[name] = further_pass.run(judge, num_votes, settings.seed, gate)
         votes_pass = Pass(VOTES_PASS, rows, orders, log, query.stop_error, settings.prices)
         if extra.votes is None:
@@ -252,12 +265,15 @@ def judge_rows(
     if wrong := problems(report, [score for score in row_scores if score.preferred is not None]):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     report = extra.finish(judgments, others, report)
-    if is_of_pairs:
+    if extra.is_plain:
+        labelled, of_labelled = result.by_row
         rated = [
             RatedPair(row.row, row.group, row.cluster, judgment.votes, row.pair.ratings, longer(row.pair))
-            for row, judgment in zip(*result.by_row, strict=True)
+            for row, judgment in zip(labelled, of_labelled, strict=True)
         ]
-        report = replace(report, agreement=agreement_scores(rated))
+        unlabelled, of_unlabelled = further.get(UNLABELLED_PASS, ()), others.get(UNLABELLED_PASS, ())
+        of_systems = system_scores([*labelled, *unlabelled], [*of_labelled, *of_unlabelled])
+        report = replace(report, agreement=agreement_scores(rated), systems=of_systems)
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
@@ -398,9 +414,6 @@ def _member_scores(name: str, judged: Sequence[Judgment], items: Sequence[Labele
     )
 
 
-VOTES_PASS = "votes"  # the pass that is no control
-
-
 @dataclass(frozen=True)
 class RunResult:
     """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
@@ -424,7 +437,7 @@ class RunResult:
 
     @property
     def by_row(self) -> tuple[list[Row], list[Judgment]]:
-        """Return all rows of the data file, ties among them, and their judgments."""
+        """Return all rows with a label, ties among them, and their judgments."""
         if not self.tied:
             return list(self.rows), list(self.judgments)
         tied = zip(self.tied, self.sampled[TIES_PASS], strict=True)

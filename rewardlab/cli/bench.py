@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rewardlab.benchmarks.registry import FORMS, PACKAGED
+from rewardlab.benchmarks.registry import EXPORTS, FORMS, PACKAGED
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
@@ -139,7 +139,7 @@ class RunOptions:
         typer.Option(
             "--labels",
             help="JSON lines of people's ratings (`pair_id`, `rater`, `choice`): they label pairs without a label, and the "
-            "report has the judge's agreement with people.",
+            "report has the judge's agreement with people. Pairs that name two systems are judged without a label, too.",
             rich_help_panel=ROWS,
         ),
     ] = None
@@ -360,8 +360,8 @@ def bench_import(
     ] = None,
     allow: AllowColumns = None,
 ) -> None:
-    """Convert another tool's recorded answers into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1
-    outcomes.
+    """Convert another tool's recorded answers into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, Every
+    Eval Ever, 0/1 outcomes.
 
     Samples are matched to rows by text or id, and keep their order of presentation. Samples without
     a row are counted; **more than 5 %** is an error. The command to score the file is printed.
@@ -516,23 +516,40 @@ def bench_calibrate(
     typer.echo(f"stored in {fit.checkpoint}/rewardlab.json")
 
 
-@bench_app.command("export")
-def bench_export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option("--out", help="File to write: a log of Inspect, .eval (small) or .json (to read).")],
-    data: Annotated[Optional[Path], typer.Option("--data", help="The run's data file, if it has moved since.")] = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images, as in the run.")] = None,
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Options of `bench export`."""
+
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+    out: Annotated[
+        Path, typer.Option("--out", help="Inspect: a file, .eval (small) or .json (to read); Every Eval Ever: a folder.")
+    ]
+    form: Annotated[str, typer.Option("--form", help=f"{' or '.join(EXPORTS)}.")] = "inspect"
+    data: Annotated[Optional[Path], typer.Option("--data", help="The run's data file, if it has moved since.")] = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images, as in the run.")] = None
     benchmark: Annotated[
         Optional[str], typer.Option("--benchmark", help="The Python file of the benchmark, if it was run from one.")
-    ] = None,
-    with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
-    allow: AllowColumns = None,
-) -> None:
-    """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
+    ] = None
+    with_images: Annotated[
+        bool, typer.Option("--with-images/--without-images", help="Put the images into the log of Inspect.")
+    ] = True
+    model: Annotated[
+        str, typer.Option("--model", help="Every Eval Ever: the judge's model as OWNER/NAME, as others know it.")
+    ] = ""
+    allow: AllowColumns = None
 
-    `pip install 'rewardlab[inspect]'`, then `inspect view --log-dir FOLDER` shows it. Metrics are those of the run's report.
+
+@command(bench_app, "export")
+def bench_export(options: ExportOptions) -> None:
+    """Write a run with the votes of both orders for other tools: a log of Inspect (inspect_ai), or records of Every Eval Ever.
+
+    `--form inspect`: a sample per pair with its images, votes and scores; `pip install 'rewardlab[inspect]'`, then
+    `inspect view --log-dir FOLDER` shows it. `--form every_eval_ever` (arXiv 2606.14516): below --out, metrics with intervals
+    as data/BENCHMARK/OWNER/NAME/ID.json, and a line per vote in ID_samples.jsonl, which `bench import every_eval_ever` reads.
+    Metrics are those of the run's report.
     """
     from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.every_eval_ever import write_every_eval_ever
     from rewardlab.benchmarks.inspect_log import write_inspect_log
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.benchmarks.rows import load_rows_as_stored
@@ -540,17 +557,29 @@ def bench_export(
     from rewardlab.data.files import data_hash
     from rewardlab.errors import DataError
 
+    if options.form not in EXPORTS:
+        raise ConfigError(f"--form {options.form}: expected {' or '.join(EXPORTS)}")
+    run, is_inspect = options.run, options.form == "inspect"
+    if options.model and is_inspect:
+        raise ConfigError("--model is for --form every_eval_ever; leave it out")
     finished = read_run(run)
-    place = data or Path(finished.report.data)
+    place = options.data or Path(finished.report.data)
     if not place.exists():
         raise DataError(f"{place}: the run's data file is missing; give it with --data")
     if data_hash(place) != finished.report.data_sha256:
         raise DataError(f"{place}: is not the data file of {run}, or has changed since; give the original with --data")
-    name = benchmark or finished.report.benchmark
-    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow))
-    rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
-    write_inspect_log(finished, rows, out, with_images=with_images)
-    typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")
+    name, allowed = options.benchmark or finished.report.benchmark, columns_of(options.allow)
+    settings = bench_settings(name, place, finished.report.judge, images=options.images, allow_columns=allowed)
+    with_images = options.with_images and is_inspect
+    benchmark = find_benchmark(name)
+    rows = load_rows_as_stored(benchmark, settings, with_images=with_images)
+    if is_inspect:
+        write_inspect_log(finished, rows, options.out, with_images=with_images)
+        look = f"inspect view --log-dir {options.out.parent}"
+    else:
+        repo = benchmark.files.repo if benchmark.files else ""
+        look = str(write_every_eval_ever(finished, rows, options.out, model=options.model, repo=repo))
+    typer.echo(f"written: {options.out} ({len(finished.rows):,} pairs); {look}")
 
 
 @bench_app.command("figures")

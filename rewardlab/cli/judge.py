@@ -178,9 +178,9 @@ def certificate_write(
     if path.suffix != ".json":
         raise ConfigError(f"--out {path}: expected a .json file; the page of the same name ends in .html")
     content = make_certificate(run, attacked=attacked, command=command_line())
-    page = path.with_suffix(".html")
+    page, text = path.with_suffix(".html"), certificate_page(content)
     write_atomic(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write_atomic(page, certificate_page(content))
+    write_atomic(page, text)
     typer.echo("\n".join([*certificate_lines(content), f"written: {path}, {page}"]))
 
 

@@ -145,7 +145,7 @@ Allow = Annotated[
     ),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
-RandomSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
+RandomSeed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to standard output.")]
 MaxFailed = Annotated[
     float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 CARD_KEYS = ("license", "datasets", "base_model")
+EVAL_RESULTS = ".eval_results"  # the folder of a model's repository that leaderboards of the Hub read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +169,7 @@ def is_checkpoint(folder: Path) -> bool:
 def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: Mapping[str, Any]) -> HubUpload:
     """Return a checkpoint and its card. Raise CheckpointError if it lacks weights, or is an adapter of a local base;
     ConfigError for a report of another judge, or of a failed run."""
+    from rewardlab.benchmarks.base import run_date
     from rewardlab.data.hub import HubUpload, readme_of
     from rewardlab.models.model_card import adapter_base, is_hub_id, model_card_body, model_front_matter
 
@@ -197,7 +200,13 @@ def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: 
     )
     missing = "no model-index: accuracies are of attacked pairs alone" if read else "no accuracy on the card"
     notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
-    stale = ["*.safetensors", "*.safetensors.index.json"]
+    for path, report in zip(reports, read, strict=True):
+        dataset, reason = _dataset_of(report)
+        if dataset and report in whole:
+            changed |= eval_results(repo, report, dataset, run_date(path))
+        elif report in whole:
+            notes.append(f"{report.benchmark}: no {EVAL_RESULTS} for leaderboards of the Hub, for {reason}")
+    stale = ["*.safetensors", "*.safetensors.index.json", f"{EVAL_RESULTS}/rewardlab-*.yaml"]
     return HubUpload(folder, files, front, body, stale, readme_of(folder), changed, left_out, notes)
 
 
@@ -291,3 +300,49 @@ def _model_index(repo: str, reports: Sequence[Report]) -> Any:
             for name, value in values.items()
         ]
     return eval_results_to_model_index(repo.rpartition("/")[2], results)
+
+
+def _dataset_of(report: Report) -> tuple[str, str]:
+    """Return the dataset on the Hub that a report is of, and "" or why there is none or the report is not of all its pairs."""
+    from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
+    from rewardlab.benchmarks.rows import LIMITED
+
+    benchmark = find_benchmark(report.benchmark) if report.benchmark in PACKAGED else None
+    if benchmark is None or benchmark.files is None or not benchmark.files.repo:
+        return "", "its data is no dataset of the Hub"
+    num_pairs = report.scores.num_pairs + (report.ties.num_ties if report.ties else 0)
+    if sum(benchmark.sizes.values()) not in (0, num_pairs) or any(note.startswith(LIMITED) for note in report.notes):
+        return "", f"{num_pairs:,} pairs are not the whole benchmark"
+    if report.listwise or report.scores.invalid_rate == 1:
+        return "", "its accuracy is not of pairs, or no verdict was read"
+    return benchmark.files.repo, ""
+
+
+def eval_results(repo: str, report: Report, dataset: str, date: str) -> dict[str, bytes]:
+    """Return the files of the Hub's evaluation results by name, for the model ``repo`` OWNER/NAME: the accuracy (percent) over
+    all pairs as the task ``default``, and that of each group as the task of its name. ``date``: ISO 8601.
+
+    Each figure has its own file, since the Hub ignores a file with a task that the dataset's ``eval.yaml`` does not have.
+    """
+    import yaml
+    from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
+
+    scores, written = report.scores, dict[str, bytes]()
+    figures = {"default": (scores.accuracy.micro, scores.interval)}
+    figures |= {name: (cell.accuracy, cell.interval) for name, cell in scores.groups.items() if len(scores.groups) > 1}
+    for task, (accuracy, (low, high)) in figures.items():
+        facts = [f"95 % interval [{100 * low:.1f}, {100 * high:.1f}]", f"orders: {report.orders}"]
+        facts += [f"votes of each: {report.votes}", f"invalid {100 * scores.invalid_rate:.2f} %", report.command]
+        entry = EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task,
+            value=round(100 * accuracy, 2),
+            date=date,
+            source_url=f"{constants.ENDPOINT}/{repo}",
+            source_name="Model card, by rewardlab",
+            notes="; ".join(filter(None, facts)),
+        )
+        name = re.sub(r"[^\w.-]+", "-", f"rewardlab-{report.benchmark}-{task}".removesuffix("-default"))
+        text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True)
+        written[f"{EVAL_RESULTS}/{name}.yaml"] = text.encode()
+    return written

@@ -26,7 +26,9 @@ from rewardlab.cli.options import (
     RandomSeed,
     allowances,
     app,
+    judge_of,
     parse_judge_keys,
+    refuse_run_keys,
 )
 from rewardlab.errors import ConfigError
 
@@ -111,6 +113,36 @@ MEDIA, SIGNS = "Media", "Signs of a policy that pleases the judge"
 MOST_VOTES = 64  # in each order, of a framework's request
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
 NETWORK_S = 10.0  # beside its work, for a peer's answer
+GuaranteeFile = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--guarantee",
+        help="The guarantee.json of `rewardlab guarantee` on a run of this judge, or the run's folder: requests may then "
+        "name an error, and get a verdict or `abstained`.",
+        rich_help_panel=ENGINE,
+    ),
+]
+AllowedPrefixes = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--allow-url", help="Allow fetching media from URLs with this prefix; repeat for several.", rich_help_panel=MEDIA
+    ),
+]
+MediaFolder = Annotated[
+    Optional[Path],
+    typer.Option("--media", help="Folder of files that requests can refer to as media:NAME.", rich_help_panel=MEDIA),
+]
+
+
+AllowedHosts = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        "--allowed-host",
+        help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any name, "
+        "but only localhost on a server that listens on this machine alone).",
+        rich_help_panel=ADDRESS,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,15 +172,7 @@ class ServeOptions:
             "--log-format", help="text, or json: an object a line, with one line for each request.", rich_help_panel=ADDRESS
         ),
     ] = "text"
-    allowed_host: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--allowed-host",
-            help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any "
-            "name, but only localhost on a server that listens on this machine alone).",
-            rich_help_panel=ADDRESS,
-        ),
-    ] = None
+    allowed_host: AllowedHosts = None
     root_path: Annotated[
         str,
         typer.Option(
@@ -216,15 +240,7 @@ class ServeOptions:
             rich_help_panel=ENGINE,
         ),
     ] = None
-    guarantee: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--guarantee",
-            help="The guarantee.json of `rewardlab guarantee` on a run of this judge, or the run's folder: requests may then "
-            "name an error, and get a verdict or `abstained`; /v1/status says where they leave what was certified.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None
+    guarantee: GuaranteeFile = None
     certificate: Annotated[
         Optional[Path],
         typer.Option(
@@ -255,16 +271,8 @@ class ServeOptions:
             rich_help_panel=CLIENTS,
         ),
     ] = None
-    allow_url: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--allow-url", help="Allow fetching media from URLs with this prefix; repeat for several.", rich_help_panel=MEDIA
-        ),
-    ] = None
-    media: Annotated[
-        Optional[Path],
-        typer.Option("--media", help="Folder of files that requests can refer to as media:NAME.", rich_help_panel=MEDIA),
-    ] = None
+    allow_url: AllowedPrefixes = None
+    media: MediaFolder = None
     uploads: Annotated[
         Optional[Path],
         typer.Option(
@@ -416,6 +424,33 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
     return create_app(opened, replace(server, rules=rules, queue=queue))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """Options of `rewardlab mcp`."""
+
+    overrides: JudgeKeys = None
+    judge: JudgeOption
+    guarantee: GuaranteeFile = None
+    allow_url: AllowedPrefixes = None
+    media: MediaFolder = None
+
+
+@command(app, "mcp", rich_help_panel=SERVING)
+def serve_tool(options: ToolOptions) -> None:
+    """Serve a judge as a tool of the Model Context Protocol, `compare`, over standard input and output.
+
+    A client starts this command and calls `compare(question, answers, images, votes, error)`: two answers are compared in both
+    orders. Images are data URLs; URLs and files only as --allow-url and --media say. `pip install 'rewardlab[mcp]'`.
+    """
+    from rewardlab.judging.api import open_async_judge
+    from rewardlab.serving.mcp_server import mcp_server
+    from rewardlab.serving.media import Media
+
+    media = Media(allowed_urls=options.allow_url or (), folder=options.media)
+    judge = open_async_judge(refuse_run_keys(judge_of(options.judge, options.overrides)), guarantee=options.guarantee)
+    mcp_server(judge, media).run("stdio")
+
+
 STORE, LABELS = "labels.sqlite", "labels.jsonl"
 
 
@@ -458,6 +493,7 @@ class LabelOptions:
     seed: RandomSeed = 0
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1"
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000
+    allowed_host: AllowedHosts = None
 
 
 @command(app, "label", rich_help_panel=DATA)
@@ -467,23 +503,24 @@ def label_pairs(options: LabelOptions) -> None:
     Prints a link for each rater. Each rating is stored in OUT/labels.sqlite before the next pair is shown, and the same command
     resumes. When the server stops, and with --export, the ratings go to OUT/labels.jsonl.
     """
-    from rewardlab.data.files import lock_file
     from rewardlab.data.label_store import LabelStore
-    from rewardlab.data.pair_table import PairTable
-    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
-    from rewardlab.serving.middleware import accepted_hosts
-    from rewardlab.serving.server import check_port
 
     if options.export:
         if not (options.out / STORE).is_file():
             raise ConfigError(f"--out {options.out}: has no {STORE}; run the command without --export first")
         _export_labels(LabelStore(options.out / STORE), options.out / LABELS)
         return
+    from rewardlab.data.files import lock_file
+    from rewardlab.data.pair_table import PairTable
+    from rewardlab.serving.label_app import LabelQueue, LabelRules, create_label_app, run_label_server
+    from rewardlab.serving.middleware import accepted_hosts
+    from rewardlab.serving.server import check_port
+
     if options.repeat_every in (1, 2):
         raise ConfigError(f"--repeat-every {options.repeat_every}: expected 3 or more, or 0 for no repetitions")
     check_port(options.host, options.port)
-    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     pairs = PairTable(options.data, images=options.images, frames=None, **allowances(options.allow))
+    lock = lock_file(options.out / f".{STORE}.lock", options.out / STORE)
     store = LabelStore(options.out / STORE)
     store.identify({"pairs": pairs.fingerprint, "seed": options.seed})
     rules = LabelRules(options.raters_per_pair, options.repeat_every, options.limit, options.seed, options.instruction)
@@ -492,8 +529,9 @@ def label_pairs(options: LabelOptions) -> None:
     tokens = store.tokens(options.raters or ()) or store.tokens(["rater"])
     host = socket.gethostname() if options.host in ("0.0.0.0", "::") else options.host
     for rater, token in tokens.items():
-        typer.echo(f"{rater}: http://{host}:{options.port}/ui#key={token}")
-    run_label_server(create_label_app(queue, tokens, accepted_hosts(options.host, ())), options.host, options.port)
+        typer.echo(f"{rater}: http://{f'[{host}]' if ':' in host else host}:{options.port}/ui#key={token}")
+    hosts = accepted_hosts(options.host, options.allowed_host or ())
+    run_label_server(create_label_app(queue, tokens, hosts), options.host, options.port)
     _export_labels(store, options.out / LABELS)
     os.close(lock)
 

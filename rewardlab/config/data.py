@@ -238,6 +238,9 @@ class MappingConfig(Schema):
     least_agreement: float = Field(
         0.0, ge=0, le=1, description="Pairs are left out if a smaller fraction of the ratings is for their label."
     )
+    systems: list[str] = Field(
+        [], description="Columns with the names of the models that wrote the responses, in their order, or one with a list."
+    )
     category: str | None = Field(None, description="Column of the pair's category; null: none.")
     source: str | None = Field(None, description="Column of the pair's source; null: none.")
 

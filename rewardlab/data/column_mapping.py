@@ -30,10 +30,12 @@ ORDERED = (
     "judgment",
     "order",
     "preferred",
+    "ratings",
+    "systems",
 )  # columns of a pair that describe one of the responses
 _EMPTY: tuple[Any, ...] = (None, "", [], [[], []])
 NUMBERS = ("preferred", "level", "teacher_share")
-LISTS = ("responses", "images", "videos", "response_images", "response_videos")
+LISTS = ("responses", "images", "videos", "response_images", "response_videos", "systems")
 CURE = (
     "write a mapping for `rewardlab data build MAPPING.yaml`; `rewardlab data validate FILE --suggest` prints one "
     "(docs/how-to/own_data.md)"
@@ -45,7 +47,9 @@ CONVERSATIONS = (
     "conversations",
 )  # columns with turns; with a worse answer in another column they end in the better one
 _SIDES = (("a", "b"), ("1", "2"), ("0", "1"), ("left", "right"))
+_SYSTEMS = ("model_", "system_", "model", "system")  # stems of names of the columns that name who wrote the responses
 _STEMS = ("response_", "answer_", "output_", "completion_", "response", "answer", "")
+Names = tuple[tuple[str, ...], tuple[str, ...]]  # what a label calls the first and the second response
 NUM_ROWS = 200  # rows that a suggestion looks at
 MOST_LABELS = 4  # different values of a column that may be a label
 OPEN = "FILL_IN"
@@ -61,21 +65,23 @@ class ColumnMapping:
     images: str | None = None
     videos: str | None = None
     label: str | None = None
-    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    names: Names = ((), ())
+    systems: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sides = ("chosen", "rejected") if self.label is None else ("first response", "second response")
         question_words = self.question or "what the responses begin with"
         parts: dict[str, str | None] = {"question": question_words, sides[0]: self.responses[0], sides[1]: self.responses[1]}
-        parts |= {"images": self.images, "videos": self.videos, "preferred": self.label}
+        parts |= {"images": self.images, "videos": self.videos, "preferred": self.label, "systems": " and ".join(self.systems)}
         return ", ".join(f"{what} = {column}" for what, column in parts.items() if column)
 
     def row_of(self, row: Mapping[str, Any], where: str, number: int = 0) -> Mapping[str, Any] | DataError:
         """Return row ``number`` with the columns of a pair and its other columns, or why its label cannot be read."""
         values = [row.get(self.question) if self.question else None, *(row.get(name) for name in self.responses)]
-        read = {self.question, *self.responses, self.images, self.videos, self.label}
+        read = {self.question, *self.responses, self.images, self.videos, self.label, *self.systems}
         read |= {"system"} if any(map(is_conversation, values)) else set()
         pair = {name: value for name, value in row.items() if name not in read}
+        pair |= {"systems": [row.get(name) for name in self.systems]} if self.systems else {}
         ordered_by = [name for name in ORDERED if name in row and row[name] not in _EMPTY]
         if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
             return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {CURE}")
@@ -182,7 +188,8 @@ def guess_mapping(columns: Sequence[str], where: str) -> ColumnMapping | None:
     if len(labels) != 1:
         raise DataError(f"{where}: {len(labels)} of the columns ({', '.join(columns)}) could be the label; {CURE}")
     first, second, names = sides[0]
-    return ColumnMapping(question, (first, second), image, video, labels[0], names)
+    systems = _systems_of(columns)
+    return ColumnMapping(question, (first, second), image, video, labels[0], _with_systems(names, systems), systems)
 
 
 def _better_and_worse(columns: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -190,7 +197,19 @@ def _better_and_worse(columns: Iterable[str]) -> tuple[list[str], list[str]]:
     return [by_name[name] for name in BETTER if name in by_name], [by_name[name] for name in WORSE if name in by_name]
 
 
-def sides_of(columns: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
+def _systems_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the two columns with the names of the models that wrote the responses; none if there are no or several such."""
+    sides = sides_of(columns, _SYSTEMS)
+    return sides[0][:2] if len(sides) == 1 else ()
+
+
+def _with_systems(names: Names, systems: Sequence[str]) -> Names:
+    """Return ``names`` with those of the columns of systems, which labels name too: model_a."""
+    first, second = ((name.lower(),) for name in systems) if systems else ((), ())
+    return (*names[0], *first), (*names[1], *second)
+
+
+def sides_of(columns: Iterable[str], stems: Sequence[str] = _STEMS) -> list[tuple[str, str, Names]]:
     """Return each two columns that are a first and a second response by their names, and what a label calls them: (response_a,
     response_b, (("a", "response_a"), ("b", "response_b")))."""
     by_name = {name.lower(): name for name in columns}
@@ -200,7 +219,7 @@ def sides_of(columns: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ..
             by_name[f"{stem}{two}"],
             (tuple(dict.fromkeys((one, f"{stem}{one}"))), tuple(dict.fromkeys((two, f"{stem}{two}")))),
         )
-        for stem in _STEMS
+        for stem in stems
         for one, two in _SIDES
         if f"{stem}{one}" in by_name and f"{stem}{two}" in by_name
     ]
@@ -365,9 +384,9 @@ def _conversation_fields(file: Path, rows: Sequence[Mapping[str, Any]]) -> list[
     ]
 
 
-def _twins(names: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
+def _twins(names: Iterable[str]) -> list[tuple[str, str, Names]]:
     """Return each two names that differ in their side alone, as :func:`sides_of` returns them: path1 and path2."""
-    known, twins = set(names), list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]()
+    known, twins = set(names), list[tuple[str, str, Names]]()
     for name in sorted(known):
         for one, two in _SIDES:
             other = re.sub(
@@ -416,9 +435,12 @@ def _labelled_fields(
     media: Sequence[str],
     first: str,
     second: str,
-    names: tuple[Sequence[str], Sequence[str]],
+    names: Names,
 ) -> Iterator[str]:
     yield f"responses: {_quoted_list([first, second])}"
+    if systems := _systems_of(columns):
+        yield f"systems: {_quoted_list(systems)}"
+    names = _with_systems(names, systems)
     by_name = {name: nearest_column(name, PAIR_COLUMNS) == "preferred" for name in columns}
     labels = [
         name

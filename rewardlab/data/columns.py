@@ -28,6 +28,8 @@ _ALIASES = {
     "responses": "answer completion output candidate",
     "preferred": "label winner preference ranking humanranking better",
     "pair_id": "id uid uuid key questionid",
+    "systems": "model",
+    "": "system systemprompt",  # like systems, and none of them
 }
 _OTHER_NAMES = {alias: column for column, aliases in _ALIASES.items() for alias in aliases.split()}
 _UNNAMED = re.compile(r"Unnamed: \d+")
@@ -39,8 +41,8 @@ def nearest_column(name: str, known: Collection[str]) -> str | None:
     """Return the column of ``known`` that a name most likely means, None if it is like none."""
     plain = name.lower().replace("_", "").replace("-", "").replace(" ", "")
     singular = plain if plain in _OTHER_NAMES else plain.removesuffix("s")
-    if (other := _OTHER_NAMES.get(singular)) in known:
-        return other
+    if (other := _OTHER_NAMES.get(singular)) in (*known, ""):
+        return other or None
     by_plain = {column.replace("_", ""): column for column in sorted(known)}
     close = get_close_matches(plain, by_plain, n=1, cutoff=0.75)
     return by_plain[close[0]] if close else None

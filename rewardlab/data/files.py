@@ -55,6 +55,7 @@ def json_fault(error: ValueError, text: str = "") -> str:
 
 
 def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has half of a surrogate pair, which is no character and which no file of UTF-8 can hold."""
     try:
         if not text.isascii():
             text.encode()  # much faster than a search

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rewardlab.data.ratings import RATING_FIELDS, UNNAMED, rating_of, rating_record
 from rewardlab.errors import ConfigError, DataError, OutputError
@@ -48,29 +49,35 @@ class LabelStore:
         except sqlite3.DatabaseError as error:
             raise DataError(f"{path}: not a file of ratings ({error}); restore it, or choose another --out") from error
 
+    def _execute(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what a statement selects. Raise DataError if the file is damaged, of another kind, or cannot grow."""
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{self.path}: cannot be used ({error}); free disk space, or restore the file") from error
+
     def identify(self, identity: Mapping[str, object]) -> None:
         """Continue the ratings of the pairs that ``identity`` describes. Raise ConfigError if the stored ones are of others."""
-        row = self._db.execute("SELECT identity FROM run").fetchone()
-        stored = json.loads(row[0]) if row else identity
-        if stored != identity and self.ratings():
+        rows = self._execute("SELECT identity FROM run")
+        stored = json.loads(rows[0][0]) if rows else identity
+        if stored != identity and self._execute("SELECT 1 FROM ratings LIMIT 1"):
             names = ", ".join(name for name in identity if stored.get(name) != identity[name])
             raise ConfigError(f"{self.path}: has ratings of a run with other {names}; use the same {names}, or another --out")
-        self._db.execute("DELETE FROM run")
-        self._db.execute("INSERT INTO run VALUES (?)", (json.dumps(identity),))
+        self._execute("UPDATE run SET identity = ?" if rows else "INSERT INTO run VALUES (?)", (json.dumps(identity),))
 
     def tokens(self, raters: Collection[str] = ()) -> dict[str, str]:
         """Return the token of each rater: of all earlier ones, and of ``raters``, who are added. Raise ConfigError for a name
         that no rater can have."""
-        if wrong := [rater for rater in raters if not rater.strip() or rater.startswith(UNNAMED)]:
-            raise ConfigError(f"--rater {wrong[0]!r}: expected a name that does not begin with {UNNAMED}")
-        new = [(rater, secrets.token_urlsafe(18)) for rater in raters]
-        self._db.executemany("INSERT OR IGNORE INTO raters VALUES (?, ?)", new)
-        return dict(self._db.execute("SELECT rater, token FROM raters ORDER BY rowid"))
+        if wrong := [rater for rater in raters if not rater or rater != " ".join(rater.split()) or rater[0] == UNNAMED]:
+            raise ConfigError(f"--rater {wrong[0]!r}: expected words with single spaces, not beginning with {UNNAMED}")
+        for rater in raters:
+            self._execute("INSERT OR IGNORE INTO raters VALUES (?, ?)", (rater, secrets.token_urlsafe(18)))
+        return dict(self._execute("SELECT rater, token FROM raters ORDER BY rowid"))
 
     def add(self, pair_id: str, visit: int, rating: Rating) -> None:
         """Commit a rating. It replaces an earlier one of the same rater, pair and visit."""
         values = (pair_id, visit, *rating_record(rating).values())
-        self._db.execute(
+        self._execute(
             f"INSERT INTO ratings (pair_id, visit, {', '.join(RATING_FIELDS)}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
             "UPDATE SET choice = excluded.choice, shown = excluded.shown, at = excluded.at, reason = excluded.reason",
             values,
@@ -78,11 +85,15 @@ class LabelStore:
 
     def remove(self, pair_id: str, visit: int, rater: str) -> None:
         where = (pair_id, visit, rater)
-        self._db.execute("DELETE FROM ratings WHERE pair_id = ? AND visit = ? AND rater = ?", where)
+        self._execute("DELETE FROM ratings WHERE pair_id = ? AND visit = ? AND rater = ?", where)
+
+    def visits(self) -> list[tuple[str, int, str]]:
+        """Return (pair_id, visit, rater) of all ratings, in the order in which they were given."""
+        return self._execute("SELECT pair_id, visit, rater FROM ratings ORDER BY rowid")
 
     def ratings(self) -> list[tuple[str, int, Rating]]:
         """Return (pair_id, visit, rating) of all ratings, in the order in which they were given."""
-        rows = self._db.execute(f"SELECT pair_id, visit, {', '.join(RATING_FIELDS)} FROM ratings ORDER BY rowid")
+        rows = self._execute(f"SELECT pair_id, visit, {', '.join(RATING_FIELDS)} FROM ratings ORDER BY rowid")
         return [(row[0], row[1], rating_of(dict(zip(RATING_FIELDS, row[2:], strict=True)), str(self.path))) for row in rows]
 
     def summary(self, rater: str) -> dict[str, int]:

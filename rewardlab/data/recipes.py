@@ -23,7 +23,7 @@ from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.media import Files, embedded, path_of_medium
 from rewardlab.data.ratings import UNNAMED, peoples_label, tie_of
-from rewardlab.data.rows import FRAMES, check_marks, provenance, validate
+from rewardlab.data.rows import FRAMES, check_marks, provenance, systems_of, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
@@ -97,6 +97,7 @@ class SourceFolder:
         return tuple(map(read_image, evenly(files, self.frames)))
 
 
+Answer = tuple[Content, Any]  # and the name of the system that wrote it
 Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | Dropped]]
 
 
@@ -300,8 +301,10 @@ def recipe_of(config: MappingConfig) -> Recipe:
         question, contents = split_answers(prompt, [_as_part(value) for value in values], "row", system=system)
         media = [[one for path in paths for one in _listed(value_at(row, path))] for paths in (config.images, config.videos)]
         question, *contents = place_media([question, *contents], *media, where="row")
+        answers = list(zip(contents, _systems(row, config, len(contents)), strict=True))
 
-        def pair_of(first: Content, second: Content, preferred: int, name: str = "") -> PreferencePair | Dropped:
+        def pair_of(one: Answer, other: Answer, preferred: int, name: str = "") -> PreferencePair | Dropped:
+            (first, first_system), (second, second_system) = one, other
             if first == second:
                 return Dropped("the answers are equal")
             return PreferencePair(
@@ -315,9 +318,10 @@ def recipe_of(config: MappingConfig) -> Recipe:
                 response_images=(source.images(first.images, "image"), source.images(second.images, "image")),
                 videos=source.videos(question.videos, "video"),
                 response_videos=(source.videos(first.videos, "video"), source.videos(second.videos, "video")),
+                systems=systems_of((first_system, second_system), "row"),
             )
 
-        def tied(first: Content, second: Content, tie: Tie, name: str = "") -> PreferencePair | Dropped:
+        def tied(first: Answer, second: Answer, tie: Tie, name: str = "") -> PreferencePair | Dropped:
             pair = pair_of(first, second, 0, name) if config.keep_ties else Dropped("tie")
             return pair if isinstance(pair, Dropped) else replace(pair, preferred=None, tie=tie)
 
@@ -330,25 +334,34 @@ def recipe_of(config: MappingConfig) -> Recipe:
             if people.choice is None or people.agreement < config.least_agreement:
                 yield Dropped("no rating" if people.choice is None else "people disagree")
                 return
-            two = (contents[0], contents[1])
+            two = (answers[0], answers[1])
             pair = tied(*two, people.choice) if isinstance(people.choice, Tie) else pair_of(*two, people.choice)
             yield pair if isinstance(pair, Dropped) else replace(pair, ratings=ratings)
             return
         label = None if config.preferred is None else str(value_at(row, config.preferred)).strip()
         if config.chosen is not None:
-            yield placed(pair_of(contents[0], contents[1], 0))
+            yield placed(pair_of(answers[0], answers[1], 0))
         elif label in config.ties:
-            yield tied(contents[0], contents[1], tie_of(label) or Tie.TIE)
+            yield tied(answers[0], answers[1], tie_of(label) or Tie.TIE)
         elif label is None:
-            yield from _by_score(contents, _scores(row, config, len(contents)), lambda *of: placed(pair_of(*of)), tied)
+            yield from _by_score(answers, _scores(row, config, len(answers)), lambda *of: placed(pair_of(*of)), tied)
         elif label in (config.first, config.second):
-            yield pair_of(contents[0], contents[1], int(label == config.second))
+            yield pair_of(answers[0], answers[1], int(label == config.second))
         else:
             raise DataError(
                 f"{config.preferred!r} is {label!r}; expected {config.first!r} or {config.second!r}, or of ties {config.ties}"
             )
 
     return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))
+
+
+def _systems(row: Mapping[str, Any], config: MappingConfig, number: int) -> Sequence[Any]:
+    """Return the names of the systems that wrote ``number`` answers, "" if the mapping has none. Raise DataError."""
+    values = [value_at(row, path) for path in config.systems]
+    names = list(_listed(values[0])) if len(values) == 1 else values or [""] * number
+    if len(names) != number:
+        raise DataError(f"{', '.join(config.systems)}: {len(names)} systems for {number} answers; expected one for each")
+    return names
 
 
 def _ratings(row: Mapping[str, Any], config: MappingConfig) -> tuple[Rating, ...]:
@@ -359,20 +372,29 @@ def _ratings(row: Mapping[str, Any], config: MappingConfig) -> tuple[Rating, ...
         values = [*values[0]]
         names = [f"rater {place}" for place in range(1, len(values) + 1)]
     if config.raters:
-        rated = [(name, str(value).strip()) for name, value in zip(names, values, strict=True) if value not in (None, "")]
         choices: dict[str, int | Tie] = {value: tie_of(value) or Tie.TIE for value in config.ties}
         choices |= {config.first: 0, config.second: 1}
+        given = [(name, str(value).strip()) for name, value in zip(names, values, strict=True) if value not in (None, "")]
+        # A column of whole numbers with gaps has 1.0 for 1.
+        rated = [(name, value if value in choices else value.removesuffix(".0")) for name, value in given]
         if unknown := next((value for _, value in rated if value not in choices), None):
             raise DataError(f"{', '.join(paths)}: {unknown!r:.40} is none of {', '.join(map(repr, choices))}")
         return tuple(Rating(name, choices[value]) for name, value in rated)
-    if len(values) not in (2, 3) or not all(type(value) is int and 0 <= value <= MOST_VOTES for value in values):
+    numbers = [_whole_number(value) for value in values]
+    if len(values) not in (2, 3) or not all(number is not None and number <= MOST_VOTES for number in numbers):
         raise DataError(
             f"{', '.join(paths)}: {values!r:.60}; expected votes (0 to {MOST_VOTES}) for the first response, for the second "
             "and, optional, for ties"
         )
     kinds: tuple[int | Tie, ...] = (0, 1, Tie.TIE)
-    of_votes = [choice for choice, number in zip(kinds, values, strict=False) for _ in range(number)]
+    of_votes = [choice for choice, number in zip(kinds, numbers, strict=False) for _ in range(number or 0)]
     return tuple(Rating(f"{UNNAMED}{place}", choice) for place, choice in enumerate(of_votes, start=1))
+
+
+def _whole_number(value: Any) -> int | None:
+    """Return a whole number of at least 0, also as CSV ("3") or a column with gaps (3.0) has it; None for anything else."""
+    text = str(value).strip().removesuffix(".0")
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
 def _answers(row: Mapping[str, Any], config: MappingConfig) -> Sequence[Any]:
@@ -429,17 +451,17 @@ def _score(value: Any, name: str) -> float | None:
 
 
 def _by_score(
-    contents: Sequence[Content],
+    answers: Sequence[Answer],
     scores: Sequence[float | None],
     pair_of: Callable[..., PreferencePair | Dropped],
     tied: Callable[..., PreferencePair | Dropped],
 ) -> Iterator[PreferencePair | Dropped]:
     """Yield every two answers as a pair that the higher score wins; equal scores are a tie."""
-    for first, second in combinations(range(len(contents)), 2):
+    for first, second in combinations(range(len(answers)), 2):
         one, other = scores[first], scores[second]
         if one is None or other is None:
             yield Dropped("a score is missing")
         else:
-            name = f"#{first}-{second}" if len(contents) > 2 else ""
-            two = (contents[first], contents[second])
+            name = f"#{first}-{second}" if len(answers) > 2 else ""
+            two = (answers[first], answers[second])
             yield tied(*two, Tie.TIE, name) if one == other else pair_of(*two, int(other > one), name)

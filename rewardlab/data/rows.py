@@ -21,6 +21,7 @@ order              string              "given" or "swapped": how ``judgment`` sa
 judgment           string              a teacher's reasoned verdict, "" without
 provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
 ratings            list of ratings     of single people, each as a line of :mod:`rewardlab.data.ratings` without ``pair_id``
+systems            list of 2 strings   names of the models that wrote the responses; empty: not known
 =================  ==================  =================================================================================
 
 Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
@@ -60,7 +61,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     """Return the pair if it can be judged, and written. Raises DataError for a lone surrogate, an empty question, empty or
     equal responses, a bad label."""
     texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
-    texts |= {name: getattr(pair, name) for name in TEXTS}
+    texts |= {"systems": "".join(pair.systems)} | {name: getattr(pair, name) for name in TEXTS}
     if damaged := next((name for name, text in texts.items() if has_lone_surrogate(text)), None):
         raise DataError(f"{where}: {damaged!r} contains half a surrogate pair, which is not a valid character; clean it up")
     if not pair.question.strip():
@@ -85,7 +86,7 @@ def _differ_in_media(pair: PreferencePair) -> bool:
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
     *("response_videos", "tie", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
-    "ratings",
+    *("ratings", "systems"),
 )
 
 
@@ -103,6 +104,7 @@ def features() -> Any:
         "level": Value("int8"),
         "teacher_share": Value("float32"),
         "ratings": List({name: Value("string") for name in RATING_FIELDS}),
+        "systems": List(Value("string")),
     }
     return Features({name: kinds.get(name, Value("string")) for name in COLUMNS})
 
@@ -119,6 +121,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "order": pair.order.value,
         "tie": pair.tie.value if pair.tie else "",
         "ratings": [rating_record(rating) for rating in pair.ratings],
+        "systems": list(pair.systems) if any(pair.systems) else [],
     }
 
 
@@ -187,6 +190,7 @@ def from_row(
         response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),
         teacher_share=share,
         ratings=tuple(rating_of(value, f"{where}, rating {n}") for n, value in enumerate(_list(row, "ratings", where))),
+        systems=systems_of(_list(row, "systems", where), where),
         **texts,
     )
     check_marks(pair, where)
@@ -242,6 +246,14 @@ def _contents(
             )
         ]  # if all are empty, as in files that rewardlab wrote, a mark in an answer is text
     return question, list(map(without_empty_places, answers)) if answers_quote else answers
+
+
+def systems_of(names: Sequence[Any], where: str) -> tuple[str, str]:
+    """Return the names of the systems that wrote the two responses, "" of both if there are none. Raise DataError."""
+    if any(not (name is None or isinstance(name, str)) for name in names) or len(names) not in (0, 2):
+        raise DataError(f"{where}: 'systems' is {names!r:.80}; expected a list of two names, one for each response")
+    first, second = ((name or "").strip() for name in names) if names else ("", "")
+    return first, second
 
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:

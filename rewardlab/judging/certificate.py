@@ -37,7 +37,9 @@ def read_certificate(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict) or content.get("form") != FORM:
             raise ValueError("no certificate of this form")
         expected = certificate_id(content)
-    except (OSError, ValueError, RecursionError) as error:
+        if content.get("id") == expected:
+            certificate_lines(content)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(f"{file}: not a certificate ({error}); expected that of `rewardlab certificate write`") from error
     if content.get("id") != expected:
         raise DataError(f"{file}: altered: its content has the id {expected}, not {content.get('id')!r}")
@@ -88,7 +90,8 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
         lost = attacks["held_out"]["lost_by_insertions"]
         loss = lost and f", {with_interval(lost['share'], tuple(lost['interval']))} % of right judgments lost by inserted words"
         lines.append(f"under attack: {attacks['num_pairs']:,} pairs{loss or ''}")
-    return lines
+    # It may be someone else's: no text of it begins a line, or commands a terminal.
+    return ["".join(mark if mark.isprintable() else " " for mark in line) for line in lines]
 
 
 def misfit(content: Mapping[str, Any], facts: Facts) -> str:

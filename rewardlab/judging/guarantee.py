@@ -64,23 +64,27 @@ class Guarantee:
     def check(self, error: float, facts: Facts, votes: int | None = None) -> int:
         """Return how many votes to sample in each order for verdicts of an error of at most ``error``.
 
-        Raise ConfigError where the guarantee does not hold for that: it is of another judge or of other weights, of another
-        number of ``votes``, of a larger error, or no threshold was certified.
+        Raise ConfigError for an ``error`` that is not between 0 and one half, and where the guarantee does not hold for it: it
+        is of another judge or of other weights, of another number of ``votes``, of a larger error, or none was certified.
         """
         if self.certified.threshold is None:
             raise ConfigError(
                 f"no threshold was certified for an error of {self.certified.error:g}: the judge abstains from all pairs; "
                 "certify with more labels or a larger error"
             )
-        if not error >= self.certified.error:
+        try:
+            check_levels(error, self.certified.confidence)
+        except ValueError as fault:
+            raise ConfigError(f"{fault}; such as error=0.05") from fault
+        if error < self.certified.error:
             raise ConfigError(
                 f"an error of {error:g} was requested, but {self.certified.error:g} was certified; run "
                 f"`rewardlab guarantee RUN --error {error:g}`"
             )
-        if other := [name for name in self.judge if facts.get(name) != self.judge[name]]:
+        if other := [name for name in (*self.judge, *facts) if facts.get(name) != self.judge.get(name)]:
             raise ConfigError(
-                f"the guarantee is of another judge: its {other[0].replace('_', ' ')} is {self.judge[other[0]]!r}, this one's "
-                f"{facts.get(other[0])!r}; certify a run of this judge"
+                f"the guarantee is of another judge: its {other[0].replace('_', ' ')} is {self.judge.get(other[0])!r}, this "
+                f"one's {facts.get(other[0])!r}; certify a run of this judge"
             )
         if votes not in (None, self.votes):
             raise ConfigError(

@@ -47,9 +47,10 @@ class CorrectedMean:
 
     def labels_for(self, half_width: float) -> int | None:
         """Return how many labels in all give an interval of +- ``half_width`` (0..1) on this many judged pairs; None where the
-        judged pairs are too few for any number of labels."""
+        judged pairs are too few for any number of labels, or the labels do not vary, which tells nothing."""
         left = (half_width / student_quantile(self.freedom)) ** 2 - self.judge_variance
-        return math.ceil(self.num_labelled * self.label_variance / left) if left > 0 else None
+        is_known = left > 0 and self.label_variance > 0
+        return math.ceil(self.num_labelled * self.label_variance / left) if is_known else None
 
 
 def corrected_mean(
@@ -65,7 +66,8 @@ def corrected_mean(
 
     The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1. The
     variance has :data:`UNSEEN` further labels on which judge and people disagree: a hundred labels may show none of the errors
-    of a judge that is wrong on two pairs of a hundred, and the variance that they show is too small then.
+    of a judge that is wrong on two pairs of a hundred, and the variance that they show is too small then. The
+    weight is 0, too, if the corrected interval would be wider than that of the labels alone.
     """
     y, f, rest = (np.asarray(values, dtype=float) for values in (labels, judged, unlabelled))
     if (clusters is None) != (unlabelled_clusters is None):
@@ -94,9 +96,12 @@ def corrected_mean(
     freedom = num - 1.0
     alone = scale * float((label**2).sum())
     corrected = AccuracyEstimate(min(1.0, max(0.0, mean)), interval_of(mean, Spread(variance, freedom, num)))
+    label_only = mean_estimate(y, of_labels)
+    if np.ptp(corrected.interval) > np.ptp(label_only.interval):  # few labels, and a mean close to 0 or 1
+        corrected, weight, variance, label_part, judge_part = label_only, 0.0, alone, alone, 0.0
     return CorrectedMean(
         judge_only=mean_estimate(np.concatenate([f, rest]), numbers),
-        label_only=mean_estimate(y, of_labels),
+        label_only=label_only,
         corrected=corrected,
         weight=weight,
         saved=1 - variance / alone if alone else 0.0,
@@ -106,3 +111,42 @@ def corrected_mean(
         judge_variance=judge_part,
         freedom=freedom,
     )
+
+
+HALF_WIDTH = 0.05  # of the interval that more labels are counted for
+Score = tuple[float | None, float, str]  # of a pair (0..1): by people (None: no label), by the judge; its prompt
+
+
+@dataclass(frozen=True)
+class CorrectedScore:
+    """A mean (0..1) over ``num_pairs``: by the judge, by the labels of ``num_labelled`` of them, and corrected.
+
+    ``corrected`` is the mean of the labels if all pairs have one, None if labels are of fewer than four prompts. ``saved`` is
+    the fraction of the labels that the judge saves (:class:`CorrectedMean`); ``labels_more`` is how many labels more give an
+    interval of ± 5 points, None if no number does, or that cannot be told.
+    """
+
+    num_pairs: int
+    num_labelled: int
+    judge_only: AccuracyEstimate
+    label_only: AccuracyEstimate | None
+    corrected: AccuracyEstimate | None
+    saved: float | None
+    labels_more: int | None
+
+
+def corrected_score(scores: Sequence[Score]) -> CorrectedScore:
+    """Return the three means of at least one pair's scores."""
+    labelled = [(people, judge, prompt) for people, judge, prompt in scores if people is not None]
+    others = [(judge, prompt) for people, judge, prompt in scores if people is None]
+    prompts = [prompt for *_, prompt in labelled]
+    label_only = mean_estimate([people for people, *_ in labelled], prompts) if labelled else None
+    judge_only = mean_estimate([judge for _, judge, _ in scores], [prompt for *_, prompt in scores])
+    if others and len(set(prompts)) >= FEWEST_CLUSTERS:
+        people, judged, _ = zip(*labelled, strict=True)
+        unlabelled, other_prompts = zip(*others, strict=True)
+        mean = corrected_mean(people, judged, unlabelled, prompts, other_prompts)
+        needed = mean.labels_for(HALF_WIDTH)
+        more = None if needed is None else max(0, needed - len(labelled))
+        return CorrectedScore(len(scores), len(labelled), judge_only, label_only, mean.corrected, mean.saved, more)
+    return CorrectedScore(len(scores), len(labelled), judge_only, label_only, None if others else label_only, None, None)

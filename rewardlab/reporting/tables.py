@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 RESPONSE_LETTERS = "AB"  # how pages and files for people call responses[0] and responses[1], in whatever order they are shown
 
 
@@ -25,8 +27,8 @@ def with_interval(accuracy: float, interval: Sequence[float] | None) -> str:
 
 
 def _cells(values: Sequence[str]) -> str:
-    """A row of a Markdown table; a bar within a cell is none of its borders."""
-    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
+    """A row of a Markdown table; a bar within a cell is none of its borders, and no character of it commands a terminal."""
+    return "| " + " | ".join(_CONTROLS.sub(" ", value.replace("|", "\\|")) for value in values) + " |"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

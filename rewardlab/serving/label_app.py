@@ -13,7 +13,7 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -97,16 +97,21 @@ class LabelQueue:
         self._store, self._rules = store, rules
         self._history: dict[str, dict[Item, None]] = defaultdict(dict)  # by rater, the last one last
         self._raters: dict[int, set[str]] = defaultdict(set)  # by place
+        self._places: dict[str, set[int]] = defaultdict(set)  # by rater
+        self._full = set[int]()  # the places that enough raters have rated
         self._open: dict[str, tuple[Item, float]] = {}  # the item that a rater sees, and since when
         self._unreadable = set[int]()
         places = {pair_id: place for place, pair_id in enumerate(self._ids)}
-        for pair_id, visit, rating in store.ratings():
+        for pair_id, visit, rater in store.visits():
             if pair_id in places:
-                self._record(rating.rater, Item(places[pair_id], visit))
+                self._record(rater, Item(places[pair_id], visit))
 
     def _record(self, rater: str, item: Item) -> None:
         self._history[rater].setdefault(item)
         self._raters[item.place].add(rater)
+        self._places[rater].add(item.place)
+        if len(self._raters[item.place]) >= self._rules.raters_per_pair:
+            self._full.add(item.place)
 
     def _draw(self, *parts: object) -> int:
         return int.from_bytes(hashlib.sha256(repr((self._rules.seed, *parts)).encode()).digest()[:8])
@@ -116,17 +121,15 @@ class LabelQueue:
         is_swapped = (self._draw("order", rater, self._ids[item.place]) + item.visit) % 2
         return Order.SWAPPED if is_swapped else Order.GIVEN
 
-    def _free(self, rater: str) -> Iterator[int]:
-        """Yield the places of pairs that the rater has not rated, and too few others have rated or see now."""
-        since, places = time.monotonic() - HOLD_S, defaultdict[int, set[str]](set)
+    def _taken(self, rater: str) -> set[int]:
+        """Return the places of pairs that the rater has rated, or enough others have rated or see now, or nobody can read."""
+        since, seen = time.monotonic() - HOLD_S, defaultdict[int, set[str]](set)
         for name, (item, at) in self._open.items():
-            if at > since:
-                places[item.place].add(name)
-        for place in range(len(self._ids)):
-            raters = self._raters.get(place, set())
-            others = (raters | places[place]) - {rater} if place in places else raters
-            if rater not in raters and len(others) < self._rules.raters_per_pair and place not in self._unreadable:
-                yield place
+            if at > since and name != rater:
+                seen[item.place].add(name)
+        most = self._rules.raters_per_pair
+        taken = {place for place, names in seen.items() if len(names | self._raters[place] - {rater}) >= most}
+        return self._full | self._unreadable | self._places[rater] | taken
 
     def _phase(self, rater: str) -> int:
         """Return which of each ``repeat_every`` items of a rater is a repetition, from 0: a drawn one of the second half."""
@@ -147,14 +150,15 @@ class LabelQueue:
         """Return how many items the rater will have rated in the end. Repetitions are counted in advance, so that the total
         does not tell which items they are."""
         every = self._rules.repeat_every
-        num_pairs = sum(not item.visit for item in self._history[rater]) + sum(1 for _ in self._free(rater))
+        num_pairs = len(self._places[rater]) + len(self._ids) - len(self._taken(rater))
         return num_pairs + (max(0, (num_pairs - self._phase(rater) + every - 2) // (every - 1)) if every else 0)
 
     def _next(self, rater: str) -> Item | None:
         """Return the item that the rater sees, or a new one. None if no pair is left."""
         item, _ = self._open.get(rater, (None, 0.0))
         if item is None or item in self._history[rater] or item.place in self._unreadable:
-            place = next(self._free(rater), None)
+            taken = self._taken(rater)
+            place = next((place for place in range(len(self._ids)) if place not in taken), None)
             item = None if place is None else self._repetition(rater) or Item(place, 0)
         return item
 
@@ -207,7 +211,11 @@ class LabelQueue:
             item = next(reversed(self._history[rater]))
             self._store.remove(self._ids[item.place], item.visit, rater)
             del self._history[rater][item]
-            self._raters[item.place] -= set() if item.visit else {rater}
+            if not item.visit:
+                self._raters[item.place].remove(rater)
+                self._places[rater].remove(item.place)
+                if len(self._raters[item.place]) < self._rules.raters_per_pair:
+                    self._full.discard(item.place)
             self._open[rater] = item, time.monotonic()
         return self.show(rater)
 

@@ -98,7 +98,7 @@ class WorkBudget:
             turn.set_result(None)
 
     def _next_tenant(self) -> str | None:
-        """Return whose turn it is, of those that may hold more; None if nobody waits."""
+        """Return whose turn it is, of those that may hold more; None if none waits."""
         for tenant, line in list(self._waiting.items()):
             while line and line[0][1].done():  # who has left is not waited for
                 line.popleft()

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.agreement import RatedPair, agreement_scores
+from rewardlab.benchmarks.agreement import RATERS, RatedPair, agreement_scores, rater_rows
 from rewardlab.benchmarks.comparison import add_agreement, read_run
 from rewardlab.benchmarks.mmrb2 import load_mmrb2
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
@@ -22,6 +22,7 @@ from rewardlab.cli import app
 from rewardlab.data.judgments import read_judged
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Rating, Verdict, VerdictStatus, Vote, choice_of
 from tests.conftest import SHARED_DATA
 
@@ -202,6 +203,16 @@ def test_agreement_by_confidence() -> None:
         scores = agreement_scores(few)
         assert scores is not None
         assert [*scores.groups] == ["g"]
+
+
+def test_a_rater_of_someone_elses_file_commands_no_terminal() -> None:
+    names = ("\x1b]0;owned\x07ann", "bob|\r\n# bob")
+    ratings = [Rating(name, 1) for name in names]
+    scores = agreement_scores([RatedPair(n, "g", str(n), votes((1, 1)), ratings) for n in range(3)])
+    assert scores is not None
+    first, second = markdown_table(RATERS, rater_rows(scores))[2:]
+    assert first.startswith("|  ]0;owned ann | 3 |")
+    assert second.startswith("| bob\\|  # bob | 3 |")
 
 
 MMRB2 = SHARED_DATA / "mmrb2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from rewardlab.cli import app
 from rewardlab.cli.push import checkpoint_upload
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.judging.certificate import certificate_id, certificate_lines, misfit, read_certificate, staleness
+from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.spec import DEMO_JUDGE
+from rewardlab.metrics.guarantee import CertifiedThreshold
 
 
 @pytest.fixture(scope="module")
@@ -131,20 +133,13 @@ def test_a_run_under_attack_and_the_page(run: Path, tmp_path: Path) -> None:
 def test_what_is_no_evidence(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is no run under attack"):
         make_certificate(run, attacked=run)
-    (run / "guarantee.json").write_text(
-        json.dumps(
-            {
-                "certified": {
-                    **{"error": 0.05, "confidence": 0.9, "threshold": None, "num_labels": 4, "num_given": 0},
-                    **{"num_wrong": 0, "upper_bound": 1.0},
-                },
-                **{"judge": {"judge": "other"}, "votes": 1, "evidence": {}, "reference": None},
-            }
-        )
-    )
+    threshold = CertifiedThreshold(0.05, 0.9, None, 4, 0, 0, 1.0)
+    of_this = {name: value for name, value in make_certificate(run)["judge"].items() if name not in ("config", "config_hash")}
     try:
-        with pytest.raises(ConfigError, match=r"guarantee\.json: is of another judge"):
-            make_certificate(run)
+        for judge, said in (({"judge": "other"}, "another judge"), (of_this, "other pairs")):
+            Guarantee(threshold, judge, 1, {"data_sha256": "ab"}).write(run / "guarantee.json")
+            with pytest.raises(ConfigError, match=rf"guarantee\.json: is of {said}"):
+                make_certificate(run)
     finally:
         (run / "guarantee.json").unlink()
     data, samples = tmp_path / "p.jsonl", tmp_path / "s.jsonl"
@@ -168,3 +163,34 @@ def test_the_model_card_has_it(run: Path, tmp_path: Path) -> None:
     (folder / "certificate.json").write_text(json.dumps({**other, "id": certificate_id(other)}))
     with pytest.raises(CheckpointError, match="is of the weights 'ab'"):
         checkpoint_upload(folder, "owner/name", [], {})
+
+
+Alter = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda content: content.pop("judge"),
+        lambda content: content.pop("agreement"),
+        lambda content: content["judge"].pop("config"),
+        lambda content: content["pairs"].update(number="many"),
+        lambda content: content["agreement"]["person"].update(interval=None),
+        lambda content: content.update(guarantee=[1]),
+    ],
+)
+def test_a_certificate_that_lacks_a_part_is_none(run: Path, tmp_path: Path, alter: Alter) -> None:
+    """Even if its id is that of its content."""
+    content = json.loads(json.dumps(make_certificate(run)))
+    alter(content)
+    (tmp_path / "certificate.json").write_text(json.dumps({**content, "id": certificate_id(content)}))
+    with pytest.raises(DataError, match="not a certificate"):
+        read_certificate(tmp_path)
+
+
+def test_no_text_of_a_certificate_begins_a_line_or_commands_a_terminal(run: Path) -> None:
+    content = make_certificate(run)
+    content["pairs"] = {**content["pairs"], "benchmark": "pairs\ncertificate valid\x1b[31m"}
+    lines = certificate_lines(content)
+    assert all(line.isprintable() for line in lines)
+    assert any("pairs certificate valid [31m" in line for line in lines)

@@ -73,6 +73,7 @@ def test_genai_bench_of_the_hub(tmp_path: Path) -> None:
     assert Counter(row.group for row in rows) == {"image_generation": 4, "image_edition": 1}
     edit, *generated = sorted(rows, key=lambda row: row.group)
     assert labels_of(generated) == [0, 1, Tie.TIE, Tie.BOTH_BAD]
+    assert (generated[0].pair.systems, edit.pair.systems) == (("m", "n"), ("", ""))
     assert (generated[0].pair.question, generated[0].pair.responses) == ("a tie", (IMAGE_MARK, IMAGE_MARK))
     assert generated[0].pair.response_images == ((png(1),), (png(2),))
     assert (edit.pair.images, edit.pair.response_images) == ((png(3),), ((png(4),), (png(5),)))
@@ -146,7 +147,7 @@ def test_videogen_rewardbench(tmp_path: Path) -> None:
     rows = load("videogen_rewardbench", tmp_path)
     assert labels_of(rows) == [0, 1, Tie.TIE]
     assert rows[0].pair.response_images == ((png(1), png(2)), (png(3),))
-    assert {row.pair.question for row in rows} == {"a ball, rolling"}
+    assert {(row.pair.question, row.pair.systems) for row in rows} == {("a ball, rolling", ("k", "m"))}
     text = (tmp_path / "videogen-rewardbench.csv").read_text().replace(",same,", ",Same,")
     (tmp_path / "other.csv").write_text(text)
     with pytest.raises(DataError, match=r"row 2: .*'Overall' is 'Same'; expected one of A, B, same"):
@@ -232,7 +233,7 @@ def test_omni_rewardbench(tmp_path: Path) -> None:
     assert by_task["text_image_to_image"].images == (png(3),)
     assert by_task["text_to_image"].response_images == ((png(1),), (png(2),))
     assert (len(by_task["text_video_to_text"].images), len(by_task["text_to_video"].response_images[0])) == (10, 5)
-    assert all("be brief" in pair.question for pair in by_task.values())
+    assert all("be brief" in pair.question and pair.systems == ("m", "n") for pair in by_task.values())
     with pytest.raises(DataError, match="a task with audio"):
         load("omni_rewardbench", tmp_path / "text_to_audio_preferences.json")
     with pytest.raises(DataError, match="with the task in their name"):

@@ -77,6 +77,12 @@ def test_no_threshold_is_a_finding(run: Path) -> None:
         found.check(0.01, found.judge)
 
 
+def test_a_seed_below_zero_is_refused(run: Path) -> None:
+    done = CliRunner().invoke(app, ["guarantee", str(run), "--seed", "-1"])
+    assert done.exit_code == 2
+    assert "--seed" in done.output
+
+
 def test_labels_are_peoples(run: Path, tmp_path: Path) -> None:
     """The plurality of the raters counts, a tie makes a verdict wrong, and a pair that all skip has no label."""
     ratings = [(f"p{n}", Rating(rater, n % 2)) for n in range(60) for rater in ("ann", "bob")]

@@ -33,10 +33,12 @@ from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustn
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.scores import calibrate
 from rewardlab.benchmarks.settings import bench_settings
+from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
 from rewardlab.metrics.agreement import RaterAgreement
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate
+from rewardlab.metrics.prediction_powered import CorrectedScore
 from rewardlab.metrics.revision import ShareEstimate, VerifiedVote, revision_scores
 from rewardlab.metrics.ties import TieScores
 from rewardlab.types import Order
@@ -171,6 +173,7 @@ def with_every_row(report: Report) -> Report:
     alone = AccuracyEstimate(0.61, (0.58, 0.65))
     member = MemberScores(judge, alone, alone, 0.91, 12, 3)
     estimates = dict.fromkeys(("0 to 9", "10 to 99"), estimate)
+    rate = CorrectedScore(12_345, 1_250, alone, alone, alone, 0.12, 1_234)
     return replace(
         report,
         judge=judge,
@@ -209,6 +212,13 @@ def with_every_row(report: Report) -> Report:
             groups={"general": GroupAgreement(88, alone, alone)},
             length_bias=gap,
             place_bias=gap,
+        ),
+        systems=SystemScores(
+            *(12_345, 1_250, 12),
+            win_rates=dict.fromkeys(("gemma-3-27b-it", "qwen2.5-vl-72b"), rate),
+            pairs={"gemma-3-27b-it over qwen2.5-vl-72b": rate},
+            accuracy=rate,
+            confidence=(alone, AccuracyEstimate(0.81, (0.78, 0.85))),
         ),
         requirements=(
             RequirementResult("accuracy.micro>=0.6", False, "accuracy.micro is 59.4 %: it is below the 60 % required"),

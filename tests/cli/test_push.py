@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from huggingface_hub import parse_eval_result_entries
 
+from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
@@ -295,5 +297,35 @@ def test_attacked_pairs_are_no_result_of_the_hub(measured: Path, fake_checkpoint
     both = checkpoint_upload(fake_checkpoint, "me/judge", [attacked, plain], given)
     [model] = both.front["model-index"]
     assert [result["dataset"]["name"] for result in model["results"]] == ["pairs"]
-    assert both.notes == []
+    [note] = both.notes
+    assert note == "pairs: no .eval_results for leaderboards of the Hub, for its data is no dataset of the Hub"
+    assert both.changed == {}
     assert re.findall("accuracy.*(?=, 95 % interval [|])", both.body) == ["accuracy on attacked pairs", "accuracy"]
+
+
+def test_results_of_the_hub(measured: Path, fake_checkpoint: Path) -> None:
+    """The library reads each figure of a whole benchmark back, an accuracy in percent with its interval, order policy and
+    command; a run on a part of it is no result, and says so."""
+    path = measured / "plain" / "report.json"
+    values = json.loads(path.read_text())
+    cell = next(iter(values["groups"].values()))
+    groups = {name: {**cell, "n": n} for name, n in find_benchmark("vl_rewardbench").sizes.items()}
+    whole = {**values, "benchmark": "vl_rewardbench", "num_pairs": 1250, "groups": groups, "command": "rewardlab bench run x"}
+    path.write_text(json.dumps(whole))
+    os.utime(measured / "plain" / "votes.jsonl", (1_790_000_000, 1_790_000_000))
+    upload = checkpoint_upload(fake_checkpoint, "me/judge", [measured / "plain"], {"license": "mit"})
+    read = {name: yaml.safe_load(content) for name, content in upload.changed.items()}
+    names = ["vl_rewardbench", *(f"vl_rewardbench-{name}" for name in groups)]
+    assert list(read) == [f".eval_results/rewardlab-{name}.yaml" for name in names]
+    entries = [entry for content in read.values() for entry in parse_eval_result_entries(content)]
+    assert [entry.task_id for entry in entries] == ["default", *groups]
+    first, low, high = entries[0], *(f"{100 * end:.1f}" for end in values["interval"])
+    assert (first.dataset_id, first.value) == ("MMInstruction/VL-RewardBench", round(100 * values["accuracy"]["micro"], 2))
+    assert (first.date, first.source_url) == ("2026-09-21T14:13:20+00:00", "https://huggingface.co/me/judge")
+    assert f"[{low}, {high}]; orders: both; votes of each: 1; invalid 0.00 %" in first.notes
+    assert first.notes.endswith("rewardlab bench run x")
+    old = [".eval_results/rewardlab-other.yaml", ".eval_results/mine.yaml", *upload.changed]
+    assert upload.leftovers(old) == old[:1]
+    path.write_text(json.dumps({**whole, "num_pairs": 1249}))
+    part = checkpoint_upload(fake_checkpoint, "me/judge", [measured / "plain"], {"license": "mit"})
+    assert (part.changed, "1,249 pairs are not the whole benchmark" in " ".join(part.notes)) == ({}, True)

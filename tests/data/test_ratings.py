@@ -59,6 +59,8 @@ def test_a_swapped_pair_has_swapped_ratings() -> None:
         ('{"pair_id": "p", "rater": "ann", "choice": true}', "'choice' is True"),
         ('{"pair_id": "p", "rater": "ann", "choice": 0, "reason": "\\ud800"}', "line 2: contains half a surrogate pair"),
         ('{"pair_id": "p", "rater": "ann"}', "'choice' is None"),
+        ('{"pair_id": "p", "rater": "\\ud800", "choice": 1}', "half a surrogate pair"),
+        ('{"pair_id": "p", "rater": "ann", "choice": 1, "reason": "\\udc00"}', "half a surrogate pair"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "shown": "left"}', "'shown' is 'left'; expected given or swapped"),
         ('{"pair_id": "p", "rater": "ann", "choice": 1, "vote": 3}', "unknown field 'vote'; expected rater, choice"),
         ("[1]", "line 2"),
@@ -140,6 +142,13 @@ def test_columns_of_people(tmp_path: Path) -> None:
     assert isinstance(counted, PreferencePair)
     assert (counted.preferred, [rating.choice for rating in counted.ratings]) == (1, [0, 1, 1, 1, Tie.TIE])
     assert all(rating.rater.startswith("#") for rating in counted.ratings)
+    for n, m in (("0", "2"), (0.0, 2.0), ("0.0", "2.0")):  # as CSV has numbers, and a column with gaps
+        (counted,) = built(tmp_path, [{"n": n, "m": m}], counts=["n", "m"])
+        assert isinstance(counted, PreferencePair)
+        assert [rating.choice for rating in counted.ratings] == [1, 1]
+    (gaps,) = built(tmp_path, [{"ann": None, "bob": 1.0, "cem": "0.0", "dan": 1}], raters=["ann", "bob", "cem", "dan"])
+    assert isinstance(gaps, PreferencePair)
+    assert [rating.choice for rating in gaps.ratings] == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +157,7 @@ def test_columns_of_people(tmp_path: Path) -> None:
         ({"ann": "up"}, {"raters": ["ann"]}, "'up' is none of '0', '1'"),
         ({"n": [1, -1]}, {"counts": ["n"]}, "expected votes (0 to 1000)"),
         ({"n": [1]}, {"counts": ["n"]}, "expected votes"),
+        ({"n": 1, "m": True}, {"counts": ["n", "m"]}, "expected votes"),
         ({"n": 1, "m": 1.5}, {"counts": ["n", "m"]}, "expected votes"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,6 +77,9 @@ def test_rewards_of_abstained_comparisons_are_none() -> None:
         (lambda g: replace(g, judge={**g.judge, "judge": "other"}), {}, "is of another judge: its judge is 'other'"),
         (lambda g: replace(g, judge={**g.judge, "weights": "ab"}), {}, "its weights is 'ab', this one's ''"),
         (lambda g: replace(g, judge={**g.judge, "temperature": 0.5}), {}, r"its temperature is 0\.5"),
+        (lambda g: replace(g, judge={}), {}, "is of another judge: its judge is None"),
+        (lambda g: g, {"error": 5}, r"expected an error within 0\.\.0\.5 .* got 5"),
+        (lambda g: g, {"error": math.nan}, "got nan"),
         (lambda g: g, {"error": 0.02}, r"0\.02 was requested, but 0\.05 was certified"),
         (lambda g: g, {"votes": 5}, "votes is 5, but the guarantee is of 3"),
         (lambda g: replace(g, certified=replace(CERTIFIED, threshold=None)), {}, "no threshold was certified"),
@@ -100,6 +104,9 @@ def test_a_file_is_read_back_or_refused(tmp_path: Path) -> None:
     text = (tmp_path / "guarantee.json").read_text()
     for old, new in (
         ('"threshold": 0.7', '"threshold": 0.1'),
+        ('"error": 0.05', '"error": -1'),
+        ('"error": 0.05', '"error": "0.05"'),
+        ('"confidence": 0.9', '"confidence": null'),
         ('"votes": 8', '"votes": 0'),
         ('"error": 0.05', '"error": "0.05"'),
         ('"confidence": 0.9', '"confidence": 1.0'),

@@ -111,3 +111,16 @@ def test_too_few_labels() -> None:
         corrected_mean([0, 1, 1, 0, 1], [0, 1, 1, 0, 1], [])
     with pytest.raises(ValueError, match="got those of one part"):
         corrected_mean([0, 1, 1, 0], [0, 1, 1, 0], [1], ["a", "a", "b", "b"])
+
+
+def test_the_interval_is_never_wider_than_that_of_labels() -> None:
+    """Also of few labels, nearly all of one kind: there a corrected mean may leave 0..1, and its interval would be wide."""
+    dice, wider = np.random.default_rng(4), 0
+    for _ in range(300):
+        people, judged = world(dice, 60, bias=1.5)
+        people = np.maximum(people, dice.random(60) < 0.7)
+        result = corrected_mean(people[:8], np.where(people[:8] == 1, judged[:8], 0), judged[8:])
+        (low, high), (least, most) = result.corrected.interval, result.label_only.interval
+        wider += high - low > most - least
+        assert result.saved >= 0
+    assert wider == 0

@@ -50,7 +50,8 @@ OWNERS = {
     "verifiers": {"integrations/verifiers.py"},
     "sklearn": set(),  # only tests and studies compare with it
     "matplotlib": {"reporting/plots.py", "demo/"},
-    "inspect_ai": {"benchmarks/inspect_log.py"},
+    "inspect_ai": {"benchmarks/inspect_log.py", "integrations/inspect.py"},
+    "mcp": {"serving/mcp_server.py"},
     "rich": {"cli/", "reporting/progress.py", "benchmarks/leaderboard.py", "demo/"},
     "typer": {"cli/"},
     "math_verify": {"rewards/verifiable/math_worker.py"},

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,13 @@ def test_raters_share_pairs_up_to_a_number(tmp_path: Path) -> None:
     assert all(len(set(of_pair)) == len(of_pair) == 2 for of_pair in by_pair.values())
 
 
+def test_a_rater_who_is_done_reads_no_other_ratings(tmp_path: Path) -> None:
+    """Of a million ratings the summary would take half a minute, in which all raters wait."""
+    LabelStore(tmp_path / "labels.sqlite").add("id-0", 0, Rating("bob", 5))  # which cannot be read
+    queue = queue_of(tmp_path, 1)
+    assert rate(queue, "ann", queue.show("ann"))["summary"]["num_pairs"] == 1
+
+
 def test_a_pair_left_open_is_free_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rater who has rated the pair and is done holds no second place of it."""
     queue, now = queue_of(tmp_path, 1, raters_per_pair=1), [0.0]
@@ -143,11 +152,23 @@ def test_the_order_of_pairs_is_a_sample(tmp_path: Path) -> None:
     store.add("id-1", 0, Rating("ann", 1))
     with pytest.raises(ConfigError, match="other pairs; use the same"):
         store.identify({"pairs": "c", "seed": 0})
-    with pytest.raises(ConfigError, match="'#1': expected a name"):
-        store.tokens(["ann", "#1"])
+    for name in ("#1", "", " ann", "ann\nbob: http://other/ui#key=1"):
+        with pytest.raises(ConfigError, match=r"--rater '.*': expected words"):
+            store.tokens(["ann", name])
     (tmp_path / "twice.jsonl").write_text('{"pair_id": "a", "question": "q", "responses": ["x", "y"], "preferred": 0}\n' * 2)
     with pytest.raises(DataError, match="'a' appears twice"):
         LabelQueue(PairTable(tmp_path / "twice.jsonl"), store, LabelRules())
+
+
+def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "labels.sqlite") as other:
+        other.execute("CREATE TABLE ratings (of TEXT)")
+    other.close()
+    with pytest.raises(DataError, match=r"labels\.sqlite: cannot be used \(no such column"):
+        queue_of(tmp_path)
+    failed = run_main(main, "label", tmp_path / "no_file.jsonl", "--out", tmp_path / "new", "--port", free_port())
+    assert failed.returncode == 2
+    assert not (tmp_path / "new").exists(), "nothing is left behind"
 
 
 def test_media_in_their_places(tmp_path: Path) -> None:
@@ -269,6 +290,13 @@ def test_two_raters_at_once(chromium: Any, tmp_path: Path) -> None:
     ]
 
 
+def has_ipv6() -> bool:
+    with socket.socket(socket.AF_INET6) as probe, suppress(OSError):
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
 @contextmanager
 def label_process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """`rewardlab label`, and the link of each rater; killed at the end if it still runs."""
@@ -299,12 +327,14 @@ def test_kill_loses_nothing(tmp_path: Path) -> None:
                 rating = {"item": shown["item"], "choice": better_of(texts_of(shown))}
                 shown = client.post("/v1/labels", json=rating).raise_for_status().json()
 
-    with label_process(tmp_path, *raters) as (process, links):
+    with label_process(tmp_path, *raters, "--allowed-host", "rate.example.org") as (process, links):
+        for host, status in (("rate.example.org", 200), ("other.example.org", 421)):
+            assert httpx.get(links["ann"], headers={"Host": host}).status_code == status
         rate_over_http(links["ann"], 5)
         rate_over_http(links["bob"], 3)
         process.kill()
     assert len(LabelStore(tmp_path / "labels.sqlite").ratings()) == 8
-    with label_process(tmp_path) as (process, again):
+    with label_process(tmp_path, "--host", "::1" if has_ipv6() else "127.0.0.1") as (process, again):
         assert {name: link.partition("#")[2] for name, link in again.items()} == {
             name: link.partition("#")[2] for name, link in links.items()
         }

@@ -28,7 +28,7 @@ from rewardlab.benchmarks.data_files import reason
 from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import data_files_of
-from rewardlab.data.rows import FRAMES
+from rewardlab.data.rows import FRAMES, systems_of
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Choice, Judgment, Order, Tie, VerdictStatus
 from rewardlab.verdicts.votes import in_order
@@ -76,8 +76,9 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
         question = _question(fields, task)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: not a row of GenAI-Bench ({reason(error, fields)})") from error
-    pair_id = f"{task}-{fields.get('id', number)}"
-    pair = labelled_pair(pair_id, question, (IMAGE_MARK, IMAGE_MARK), label, category=task, source="genai_bench")
+    pair_id, marks = f"{task}-{fields.get('id', number)}", (IMAGE_MARK, IMAGE_MARK)
+    systems = systems_of((fields.get("left_model"), fields.get("right_model")), where)
+    pair = labelled_pair(pair_id, question, marks, label, category=task, source="genai_bench", systems=systems)
     return MediaRow(Row(number, pair, task, question.casefold(), {}), source, (answers[0], answers[1]))
 
 

@@ -192,7 +192,7 @@ def _row(fields: Mapping[str, Any], task: str, number: int, path: Path, with_ima
     try:
         answers = tuple(_text(fields[side]["response_content"]) for side in ("response_a", "response_b"))
         preferred = {"A": 0, "B": 1}[fields["chosen"]]
-        models = tuple(fields[side]["model_name"] for side in ("response_a", "response_b"))
+        models = (str(fields["response_a"]["model_name"]), str(fields["response_b"]["model_name"]))
         question = _text(fields["prompt_content"]) if "prompt_content" in fields else UNKNOWN
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: expected id, response_a, response_b and chosen A or B ({reason(error, fields)})") from error
@@ -202,7 +202,7 @@ def _row(fields: Mapping[str, Any], task: str, number: int, path: Path, with_ima
         )
     source = str(fields.get("prompt_source", "unknown"))
     responses, ratings = (answers[0], answers[1]), ratings_in(fields, where)
-    pair = PreferencePair(str(fields["id"]), question, responses, preferred, category=task, source=source, ratings=ratings)
+    pair = PreferencePair(str(fields["id"]), question, responses, preferred, (), task, source, ratings=ratings, systems=models)
     validate(pair, where=where)
     slices = {"source": f"{task}/{source}", "models": "one model" if models[0] == models[1] else "two models"}
     return Row(number, pair, task, f"{source}/{(fields.get('prompt_metadata') or {}).get('id', fields['id'])}", slices)

@@ -35,6 +35,7 @@ from rewardlab.benchmarks.media_answers import (
 )
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import OTHER_TABLES
+from rewardlab.data.rows import systems_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.reporting.progress import log_line
 from rewardlab.types import IMAGE_MARK, Choice, Judgment, Order, Tie, VerdictStatus
@@ -103,7 +104,8 @@ def _row(number: int, fields: Mapping[str, Any], where: str, task: str) -> Media
     prompt = prompt.replace("<image>", "").strip()
     question = f"{IMAGE_MARK}\n" * len(question_media) + f"{prompt}\nJudge by this criterion alone: {criterion}"
     pair_id, source = f"{task}-{fields.get('id', number)}", "omni_rewardbench"
-    pair = labelled_pair(pair_id, question, (texts[0], texts[1]), LABELS[label], category=task, source=source)
+    systems = systems_of((fields.get("model1"), fields.get("model2")), where)
+    pair = labelled_pair(pair_id, question, (texts[0], texts[1]), LABELS[label], category=task, source=source, systems=systems)
     frames = ASKED_FRAMES if column == "video" else ANSWERED_FRAMES
     return MediaRow(Row(number, pair, task, prompt.casefold(), {}), question_media, (answers[0], answers[1]), frames)
 

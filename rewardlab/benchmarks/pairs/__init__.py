@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
+from rewardlab.benchmarks.systems import has_label, names_two_systems
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import rows_of
@@ -87,8 +88,8 @@ def load_labelled_pairs(
     allow_columns: Collection[str] = (),
     unlabelled: bool = False,
 ) -> list[Row]:
-    """Return the rows of pairs with a label, a tie or ratings (``unlabelled``: also of others); images embedded, or paths from
-    ``--images``; ``policy``: of their videos.
+    """Return the rows of pairs with a label, a tie, ratings or two systems (``unlabelled``: also of others); images embedded,
+    or paths from ``--images``; ``policy``: of their videos.
 
     ``cluster``: one of :data:`rewardlab.benchmarks.pairs.CLUSTERS`, or a column; ``allow_columns`` as
     :func:`rewardlab.data.pairs.validate_rows` takes them. Raise DataError for an unlabelled or malformed row, MediaError for an
@@ -99,7 +100,7 @@ def load_labelled_pairs(
     pairs = read_pairs(data, images=images, frames=None, allow_columns=allowed, undecodable=undecodable)
     for number, (stored, key) in enumerate(zip(pairs, clusters_of(pairs, data, cluster), strict=True)):
         pair, fault = _with_frames(stored, f"{data}, row {number}", policy, undecodable)
-        if not unlabelled and pair.preferred is None and pair.tie is None and not pair.ratings:
+        if not (unlabelled or has_label(pair) or pair.ratings or names_two_systems(pair)):
             raise DataError(
                 f"{data}, row {number}: has no label; to benchmark on it, 'preferred' must be 0, 1, tie or both_bad, or its "
                 "ratings come with --labels FILE"

@@ -20,8 +20,10 @@ from xml.etree import ElementTree
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import check_text, json_rows, reason, whole_json
+from rewardlab.benchmarks.every_eval_ever import PROFILE, recorded_votes
+from rewardlab.data.votes import vote_row
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.types import Choice, Order
+from rewardlab.types import Choice, Order, Vote
 from rewardlab.verdicts.parse import format_verdict
 
 Key = tuple[str, ...]
@@ -31,7 +33,7 @@ Key = tuple[str, ...]
 class RecordedSample:
     """One recorded sample. ``key`` names its pair; ``first`` is the text of the response shown first, None: by ``order``.
 
-    Exactly one of ``text``, ``scores`` (of the responses in the order of the data) and ``right`` is given.
+    Exactly one of ``text``, ``scores`` (of the responses in the order of the data), ``right`` and ``vote`` is given.
     """
 
     key: Key
@@ -40,6 +42,7 @@ class RecordedSample:
     text: str | None = None
     scores: tuple[float, float] | None = None
     right: bool | None = None
+    vote: Vote | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ def replay_row(row: Row, sample: RecordedSample) -> dict[str, Any]:
         return {"row": row.row, "right": sample.right}
     if sample.scores is not None:
         return {"row": row.row, "scores": list(sample.scores)}
+    if sample.vote is not None:
+        return {"row": row.row, "vote": vote_row(sample.vote)}
     order = sample.order
     if sample.first is not None:
         stripped = [response.strip() for response in row.pair.responses]
@@ -152,7 +157,8 @@ def _column(reference: str) -> int:
 @dataclass(frozen=True)
 class Recorder:
     """A tool's form: ``read`` gives its samples, ``template`` is the format of its texts (None: the default's),
-    ``by`` how samples find rows: by their texts, an id, a prompt's id and medium, or the place within their group."""
+    ``by`` how samples find rows: by their texts, an id, the row and id, a prompt's id and medium, or the place within their
+    group."""
 
     read: Callable[[Path], Iterator[RecordedSample]]
     template: str | None
@@ -255,6 +261,12 @@ def outcomes(path: Path) -> Iterator[RecordedSample]:
         yield RecordedSample((str(record["id"]),), right=bool(mark))
 
 
+def every_eval_ever_votes(path: Path) -> Iterator[RecordedSample]:
+    """The ``*_samples.jsonl`` of Every Eval Ever in the profile of :mod:`rewardlab.benchmarks.every_eval_ever`."""
+    for row, pair_id, vote in recorded_votes(path):
+        yield RecordedSample((row, pair_id), vote=vote)
+
+
 RECORDERS: Mapping[str, Recorder] = {
     "vl_rewardbench": Recorder(vl_rewardbench_draws, "overall_judgment", "texts", "JSON lines of its inference"),
     "lmms_eval": Recorder(lmms_eval_samples, "overall_judgment", "texts", "lmms-eval's samples_*.jsonl"),
@@ -264,12 +276,15 @@ RECORDERS: Mapping[str, Recorder] = {
     "mm_rlhf": Recorder(mm_rlhf_rewards, None, "medium", "JSON lines with id, image or video, rewards"),
     "mmrb2": Recorder(mmrb2_predictions, None, "id", "predictions.json"),
     "outcomes": Recorder(outcomes, None, "id", 'JSON lines with "id" and "right"'),
+    "every_eval_ever": Recorder(every_eval_ever_votes, None, "row", f"*_samples.jsonl in the profile {PROFILE}"),
 }
 
 
-def row_keys(by: str, group: str, place: int, pair_id: str, prompt_id: str, medium: str) -> Key:
+def row_key(by: str, row: Row, place: int) -> Key:
     """Return the key under which samples of a recorder name a row that is the ``place``-th of its group."""
-    return {"group": (group, str(place)), "id": (pair_id,), "medium": (prompt_id, medium)}[by]
+    pair_id = row.pair.pair_id
+    keys = {"group": (row.group, str(place)), "row": (str(row.row), pair_id), "medium": (row.cluster, row.medium)}
+    return keys.get(by, (pair_id,))
 
 
 MOST_UNMATCHED = 0.05  # share of the samples without a row from which the recording is of other data
@@ -314,7 +329,6 @@ def _rows_by_key(rows: Sequence[Row], recorder: Recorder) -> dict[Key, list[Row]
     table: dict[Key, list[Row]] = defaultdict(list)
     places: Counter[str] = Counter()
     for row in rows:
-        key = row_keys(recorder.by, row.group, places[row.group], row.pair.pair_id, row.cluster, row.medium)
-        table[key].append(row)
+        table[row_key(recorder.by, row, places[row.group])].append(row)
         places[row.group] += 1
     return table

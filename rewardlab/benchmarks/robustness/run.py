@@ -12,7 +12,7 @@ from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.robustness.text import attack_faults
-from rewardlab.benchmarks.rows import load_rows, split_ties
+from rewardlab.benchmarks.rows import load_rows, split_rows
 from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.data.attacks.families import AttackedPair, Family, Kind, Opponent, attacked_pairs, families_of, needs_pictures
@@ -235,9 +235,9 @@ def run_robustness(
     check_budget(settings, judge)
     reduce = judge.reduce
     rows, notes = load_rows(settings, judge)
-    rows, tied = split_ties(rows, settings.data)
-    if tied:
-        notes.append(f"ties left out, because an attack needs a better response: {len(tied):,}")
+    rows, tied, without = split_rows(rows, settings.data)
+    for words, some in (("ties", tied), ("pairs without a label", without)):
+        notes += [f"{words} left out, because an attack needs a better response: {len(some):,}"] if some else []
     if not judge.accepts_empty_responses and any(family.name == EMPTY for family in chosen):
         chosen = [family for family in chosen if family.name != EMPTY]
         notes.append("no empty answers: a served judge takes none")

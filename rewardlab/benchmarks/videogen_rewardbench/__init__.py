@@ -25,7 +25,7 @@ from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, Officia
 from rewardlab.benchmarks.data_files import reason
 from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES
+from rewardlab.data.rows import FRAMES, systems_of
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Judgment, Tie
 from rewardlab.verdicts.votes import share_of_valid
@@ -57,7 +57,10 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: expected path_A, path_B, prompt, Overall ({reason(error, fields)})") from error
     source = "videogen_rewardbench"
-    pair = labelled_pair(str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source)
+    systems = systems_of((fields.get("A_model"), fields.get("B_model")), where)
+    pair = labelled_pair(
+        str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source, systems=systems
+    )
     return MediaRow(Row(number, pair, GROUP, prompt.casefold(), {}), answers=((first,), (second,)))
 
 
