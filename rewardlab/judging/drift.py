@@ -6,7 +6,7 @@ words of the rationales are. Live comparisons are tested, one at a time, for mor
 The test is an e-detector (Shin, Ramdas and Rinaldo, arXiv 2203.03532): the sum, over possible times of a change, of the
 e-process since then. Its factors are calibrators ``k p**(k - 1)`` (Vovk and Wang, arXiv 1912.06116) of the p-value of a
 comparison among the certified ones, averaged between exact upper bounds of the rates in the sketch (as Podkopaev and Ramdas,
-arXiv 2110.06177, bound the certified loss). Where the bounds hold, comparisons that are drawn like the certified ones give a
+arXiv 2110.06177, bound the certified loss). If the bounds hold, comparisons that are drawn like the certified ones give a
 false alarm once in :data:`RUN_LENGTH` comparisons on average, or more seldom.
 """
 
