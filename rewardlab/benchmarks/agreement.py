@@ -89,19 +89,20 @@ class GroupAgreement:
 class AgreementScores:
     """A judge against people on ``num_pairs`` rated pairs (``num_ratings``, of ``num_raters`` named people). Fractions in 0..1.
 
-    ``person``: ratings that equal the label of the pair's ratings, the rating itself among them: a judge as good stays below.
-    ``judge``: the same of the judge. ``others``: two people's ratings of one pair that are equal, and ``judge_with_one``: judge
-    and one person. ``alpha`` is Krippendorff's among people, ``kappa`` Cohen's of judge and label. ``groups`` are the
-    benchmark's groups; of pairs rated by two people or more, ``unanimous`` and ``divided`` ones too; and the thirds of the
-    judge's confidence. ``winning_rate`` and ``advantage`` are those of the alternative annotator test at ``epsilon``, with its
-    ``raters``. ``length_bias``: how much more often the judge names the longer response than people do on the same pairs;
-    ``place_bias``: the same of the response shown first, where the order of the ratings is known. None: nothing to compare.
+    ``person``: ratings that equal the label of the pair's ratings, the rating itself among them: a judge as good stays below;
+    of pairs rated by two people or more, since one rating is its own label. ``judge``: the same of the judge, of all pairs.
+    ``others``: two people's ratings of one pair that are equal, and ``judge_with_one``: judge and one person. ``alpha`` is
+    Krippendorff's among people, ``kappa`` Cohen's of judge and label. ``groups`` are the benchmark's groups; of pairs rated by
+    two people or more, ``unanimous`` and ``divided`` ones too; and the thirds of the judge's confidence. ``winning_rate`` and
+    ``advantage`` are those of the alternative annotator test at ``epsilon``, with its ``raters``. ``length_bias``: how much
+    more often the judge names the longer response than people do on the same pairs; ``place_bias``: the same of the response
+    shown first, where the order of the ratings is known. None: nothing to compare.
     """
 
     num_pairs: int
     num_ratings: int
     num_raters: int
-    person: AccuracyEstimate
+    person: AccuracyEstimate | None
     judge: AccuracyEstimate
     others: AccuracyEstimate | None
     judge_with_one: AccuracyEstimate
@@ -148,7 +149,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
         num_pairs=len(rated),
         num_ratings=sum(map(len, choices)),
         num_raters=len(ratings),
-        person=_of_ratings(rated, lambda pair, choice: float(choice == pair.label)),
+        person=_person(rated),
         judge=mean_estimate([_share(pair.judge_choices, label) for pair, label in zip(rated, labels, strict=True)], clusters),
         others=_of_ratings(several, _with_others) if several else None,
         judge_with_one=_of_ratings(rated, lambda pair, choice: _share(pair.judge_choices, choice)),
@@ -191,10 +192,15 @@ def _of_ratings(pairs: Sequence[RatedPair], score: Callable[[RatedPair, Hashable
     return AccuracyEstimate(sum(sums) / sum(counts), ratio_interval(sums, counts, [pair.cluster for pair in pairs]))
 
 
+def _person(pairs: Sequence[RatedPair]) -> AccuracyEstimate | None:
+    """Return how often a rating equals the label of several; None if no pair has several."""
+    several = [pair for pair in pairs if len(pair.choices) >= FEWEST_RATINGS]
+    return _of_ratings(several, lambda pair, choice: float(choice == pair.label)) if several else None
+
+
 def _group(pairs: Sequence[RatedPair]) -> GroupAgreement:
     judge = [_share(pair.judge_choices, pair.label) for pair in pairs]
-    person = _of_ratings(pairs, lambda pair, choice: float(choice == pair.label))
-    return GroupAgreement(len(pairs), person, mean_estimate(judge, [pair.cluster for pair in pairs]))
+    return GroupAgreement(len(pairs), _person(pairs), mean_estimate(judge, [pair.cluster for pair in pairs]))
 
 
 def _length_bias(pair: RatedPair) -> float | None:
@@ -259,11 +265,13 @@ def _by(num_raters: int) -> str:
 
 def agreement_sentence(scores: AgreementScores) -> str:
     """Return how far people agree, and whether the judge may replace one of them."""
-    text = (
-        f"{scores.num_ratings:,} ratings {_by(scores.num_raters)}of {scores.num_pairs:,} pairs. One person agrees with "
-        f"the label that all ratings of a pair come to in {percent(scores.person.accuracy)} %, the judge in "
-        f"{percent(scores.judge.accuracy)} %."
-    )
+    judge = percent(scores.judge.accuracy)
+    text = f"{scores.num_ratings:,} ratings {_by(scores.num_raters)}of {scores.num_pairs:,} pairs. "
+    if scores.person is None:
+        text += f"The judge agrees with them in {judge} %; no pair has two, so that people cannot be compared with each other."
+    else:
+        person = percent(scores.person.accuracy)
+        text += f"One person agrees with the label that all ratings of a pair come to in {person} %, the judge in {judge} %."
     if scores.alpha is not None:
         text += f" Krippendorff's alpha among people is {scores.alpha:.2f}."
     if scores.winning_rate is None:

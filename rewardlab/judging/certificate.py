@@ -62,7 +62,8 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
     judge, agreement, guarantee, pairs = (content[name] for name in ("judge", "agreement", "guarantee", "pairs"))
     of = f"weights {judge['weights']}" if judge["weights"] else "weights behind an endpoint, which are not known"
     person, own_figure = (
-        with_interval(agreement[name]["accuracy"], tuple(agreement[name]["interval"])) for name in ("person", "judge")
+        f"{with_interval(value['accuracy'], tuple(value['interval']))} %" if (value := agreement[name]) else "not known"
+        for name in ("person", "judge")
     )
     accuracy = with_interval(content["accuracy"]["micro"], tuple(content["accuracy"]["interval"]))
     lines = [
@@ -70,7 +71,7 @@ def certificate_lines(content: Mapping[str, Any]) -> list[str]:
         f"judge {judge['config']['judge']}, {of}, config {judge['config_hash']}",
         f"benchmark {pairs['benchmark']}: accuracy {accuracy} % on {pairs['number']:,} pairs",
         f"agreement with the label of all ratings ({agreement['num_ratings']:,} ratings, {agreement['num_pairs']:,} pairs): "
-        f"one person {person} %, the judge {own_figure} %",
+        f"one person {person}, the judge {own_figure}",
     ]
     if agreement["winning_rate"] is not None:
         rate, advantage = agreement["winning_rate"], agreement["advantage"]

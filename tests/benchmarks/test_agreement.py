@@ -11,7 +11,14 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.agreement import RATERS, RatedPair, agreement_scores, rater_rows
+from rewardlab.benchmarks.agreement import (
+    RATERS,
+    RatedPair,
+    agreement_rows,
+    agreement_scores,
+    agreement_sentence,
+    rater_rows,
+)
 from rewardlab.benchmarks.comparison import add_agreement, read_run
 from rewardlab.benchmarks.mmrb2 import load_mmrb2
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
@@ -55,7 +62,8 @@ def write(folder: Path, choices: dict[str, list[Any]] = CHOICES) -> tuple[Path, 
 
 
 def test_ratings_are_labels_and_are_compared(tmp_path: Path) -> None:
-    """Two of four rated pairs with a better response are right. Of 13 ratings 10 equal the label of their pair."""
+    """Two of four rated pairs with a better response are right. Of 12 ratings of several people 9 equal the label of their
+    pair; one rating alone is its own label."""
     data, labels, judge = write(tmp_path)
     report, _ = run_bench(bench_settings("pairs", data, judge, controls=(), labels=labels), tmp_path / "run")
     assert (report.scores.num_pairs, report.scores.accuracy.micro) == (4, 0.5)
@@ -65,7 +73,8 @@ def test_ratings_are_labels_and_are_compared(tmp_path: Path) -> None:
     scores = report.agreement
     assert scores is not None
     assert (scores.num_pairs, scores.num_ratings, scores.num_raters) == (5, 13, 3)
-    assert scores.person.accuracy == pytest.approx((3 + 2 + 3 + 1 + 1) / 13)
+    assert scores.person is not None
+    assert scores.person.accuracy == pytest.approx((3 + 2 + 3 + 1) / 12)
     assert scores.judge.accuracy == pytest.approx(2 / 5)
     assert scores.others is not None
     assert scores.others.accuracy == pytest.approx((3 + 1 + 3 + 0) / 12)  # of p1 two agree with one of two others each
@@ -83,6 +92,16 @@ def test_ratings_are_labels_and_are_compared(tmp_path: Path) -> None:
     assert scores.winning_rate is None  # of five pairs
     shorter = replace(report, agreement=replace(scores, length_bias=DifferenceEstimate(-0.3, (-0.4, -0.2))))
     assert not check_report(shorter, parse_requirement("agreement.length_bias.difference<=0.05")).is_met
+    assert read_run(tmp_path / "run").report == report
+
+
+def test_one_rater_alone_is_no_ceiling(tmp_path: Path) -> None:
+    data, labels, judge = write(tmp_path, {f"p{n}": [n % 2, "skip", "skip"] for n in range(4)})
+    report, _ = run_bench(bench_settings("pairs", data, judge, controls=(), labels=labels), tmp_path / "run")
+    assert report.agreement is not None
+    assert (report.agreement.person, report.agreement.judge.accuracy) == (None, 0.5)
+    assert "no pair has two, so that people cannot be compared with each other" in agreement_sentence(report.agreement)
+    assert agreement_rows(report.agreement)[0][1] == "–"
     assert read_run(tmp_path / "run").report == report
 
 
@@ -229,6 +248,7 @@ def test_the_raters_of_mmrb2() -> None:
         assert scores is not None
         assert scores.others is not None
         assert scores.alpha is not None
+        assert scores.person is not None
         assert (scores.num_pairs, scores.judge.accuracy, scores.winning_rate) == (1000, 1.0, 1.0)
         people[name] = [round(100 * value, 1) for value in (scores.person.accuracy, scores.others.accuracy, scores.alpha)]
     assert people == {"t2i": [93.0, 85.9, 71.8], "edit": [93.5, 86.9, 73.7], "interleaved": [94.1, 88.2, 76.0]}
