@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, Features, List, Value
 from datasets import Image as ImageFeature
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from eval.endpoints import JUDGING, endpoint
@@ -54,14 +55,18 @@ class Settings:
 
 def first_policy(quickstart: Quickstart, out: Path, settings: Settings) -> Path:
     """Return the initial policy: the demonstration's base model, trained on partly wrong answers. Made once in ``out``."""
+    return taught_policy(questions(quickstart.train), quickstart.base, out, settings)
+
+
+def taught_policy(pairs: Sequence[PreferencePair], base: Path, out: Path, settings: Settings) -> Path:
+    """Return ``base`` trained on partly wrong answers to the questions of pairs. Made once in ``out``."""
     if not is_finished(out / START):
-        pairs = questions(quickstart.train)
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
         rows = [
             replace(pair, judgment=pair.responses[(pair.preferred or 0) ^ (n < wrong)], order=Order.GIVEN)
             for n, pair in enumerate(pairs)
         ]
-        train_sft(rows, start_config(settings.start, base=quickstart.base), out / START)
+        train_sft(rows, start_config(settings.start, base=base), out / START)
     return out / START / FINAL
 
 
@@ -75,8 +80,17 @@ def dataset(pairs: Sequence[PreferencePair]) -> Dataset:
     return Dataset.from_dict(rows, features=features)
 
 
-def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Settings, *, seed: int, out: Path) -> GRPOTrainer:
-    """Return TRL's trainer after its steps; the judge at ``url`` compares the answers to one question with each other."""
+def train(
+    policy: Path,
+    pairs: Sequence[PreferencePair],
+    reward: Callable[..., Awaitable[list[float | None]]],
+    settings: Settings,
+    *,
+    seed: int,
+    out: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> GRPOTrainer:
+    """Return TRL's trainer after its steps; ``reward`` compares the answers to one question with each other."""
     model, processor = load_model(str(policy), device="cpu")
     config = GRPOConfig(
         output_dir=str(out),
@@ -95,7 +109,12 @@ def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Set
         save_strategy="no",
     )
     trainer = GRPOTrainer(
-        model, reward_funcs=judge_reward(url), args=config, train_dataset=dataset(pairs), processing_class=processor
+        model,
+        reward_funcs=reward,
+        args=config,
+        train_dataset=dataset(pairs),
+        processing_class=processor,
+        callbacks=list(callbacks),
     )
     trainer.train()
     return trainer
@@ -168,7 +187,7 @@ def run_closed_loop(run: Path, out: Path, settings: Settings, num_seeds: int) ->
 
         def trial(seed: int) -> dict[str, Any]:
             clock = time.perf_counter()
-            trainer = train(policy, pairs, url, settings, seed=seed, out=out / f"seed_{seed}")
+            trainer = train(policy, pairs, judge_reward(url), settings, seed=seed, out=out / f"seed_{seed}")
             logs = [row for row in trainer.state.log_history if "reward" in row]
             after = answers(trainer.model, processor, test, settings, num=settings.candidates, seed=1)
             return {
