@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from rewardlab.errors import DataError
 from rewardlab.prompts import interleaved, joined
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.conversations import Sample, chat_sample, read_item, references, split_samples
+from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.schemas import Items, JsonObject
@@ -188,13 +188,14 @@ def chat_routes(service: JudgeService) -> APIRouter:
             if turn.role not in ("system", "user", "assistant"):
                 raise DataError(f"a message has the role {turn.role!r:.80}; expected system, developer, user or assistant")
             if message.get("tool_calls") or message.get("function_call"):
-                raise DataError("a message calls a tool; chat completions support text and images only")
-        service.limits.check_images(sum(len(references(turn.content)) for turn in turns))
-        await service.check_context(*(turn.content.text for turn in turns))
-        chat = []
-        for turn in turns:
-            text, images = turn.content.text, await service.images(references(turn.content))
-            chat.append(Message(turn.role, tuple(joined(interleaved(text, images) if images else [Part(text=text)]))))
+                raise DataError("a message calls a tool; chat completions support text, images and videos only")
+        contents = [turn.content for turn in turns]
+        service.check_media(*contents)
+        await service.check_context(*(content.text for content in contents))
+        chat = [
+            Message(turn.role, tuple(joined(interleaved(text, images) if images else [Part(text=text)])))
+            for turn, (text, images) in zip(turns, await service.shown(contents), strict=True)
+        ]
         judge = service.judge
         greedy = 0.0 if request.do_sample is False else None
         options = (greedy if request.temperature is None else request.temperature, request.top_p)
