@@ -17,10 +17,12 @@ from rewardlab.data.images import encode_png, to_data_url
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.types import Completion, FinishReason, Message
 from tests.support.judge_servers import PLAIN
+from tests.support.openai_server import ChatServer, chat_server
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
 
@@ -121,6 +123,24 @@ def test_defaults_of_clients_are_accepted(api: openai.OpenAI) -> None:
         "store": False,
     }
     assert completed(api, seed=3, extra_body=defaults) == "3 user"
+
+
+def test_json_of_an_engine_that_writes_it() -> None:
+    """The format is passed on as it is; answers in another form, and rewards, are refused, and a kept text is no answer."""
+    json_object: Any = {"type": "json_object"}
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": True}}
+    engine = ChatServer(text='{"score": 5}')
+    with chat_server(engine) as address, running(create_app(GenerativeJudge(OpenAISampler(address, "m"), PLAIN))) as served:
+        api = openai.OpenAI(base_url=f"{served}/v1", api_key="none", max_retries=0)
+        for form in ({"type": "text"}, json_object, schema):
+            assert completed(api, seed=1, response_format=form) == '{"score": 5}'
+        assert [body.get("response_format") for body in engine.bodies] == [None, json_object, schema]
+        engine.text = "Five."
+        with pytest.raises(openai.BadRequestError, match="the answer is not JSON") as refused:
+            completed(api, response_format=json_object)
+        assert (refused.value.code, refused.value.param) == ("unsupported", "response_format")
+        with pytest.raises(openai.BadRequestError, match="the parameter 'response_format' is not supported here"):
+            completed(api, messages=[*CHAT, {"role": "assistant", "content": "I say 1."}], response_format=json_object)
 
 
 def test_what_other_clients_send(api: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import secrets
 import struct
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from fastapi import APIRouter
@@ -27,14 +27,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from rewardlab.errors import DataError
 from rewardlab.prompts import interleaved, joined
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import FormatSampler, Sampler, SamplingParams
 from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
-from rewardlab.types import Completion, Message, Part
+from rewardlab.types import Completion, FinishReason, Message, Part
 
 # Parameters without effect on an answer: user, storage and billing at OpenAI.
 WITHOUT_EFFECT = frozenset(
@@ -174,6 +174,27 @@ def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
+def _response_format(request: ChatCompletionRequest, sampler: Sampler) -> str:
+    """Return the format of JSON that a completion is requested in, itself as JSON; "" for none, and for one that is not
+    supported: for a reward, or where the engine does not take it."""
+    form, is_reward = (request.model_extra or {}).get("response_format"), request.messages[-1].get("role") == "assistant"
+    is_json = isinstance(form, dict) and form.get("type") in ("json_object", "json_schema") and not is_reward
+    return json.dumps(form) if is_json and isinstance(sampler, FormatSampler) and sampler.takes_response_format else ""
+
+
+def _check_json(completions: Sequence[Completion]) -> None:
+    """Raise UnsupportedParameterError for a complete answer that is no JSON although that was requested."""
+    for completion in completions:
+        if completion.finish is FinishReason.STOP:
+            try:
+                json.loads(completion.text)
+            except ValueError as error:
+                raise UnsupportedParameterError(
+                    "the answer is not JSON: the judge's engine does not follow 'response_format'; leave it out",
+                    "response_format",
+                ) from error
+
+
 def _max_tokens(request: ChatCompletionRequest, most: int) -> int:
     """Return how many tokens an answer has at most: as many as are requested, and no more than the server writes."""
     return min(most, request.max_completion_tokens or request.max_tokens or most)
@@ -182,7 +203,7 @@ def _max_tokens(request: ChatCompletionRequest, most: int) -> int:
 def chat_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute)
 
-    async def complete(request: ChatCompletionRequest) -> list[Completion]:
+    async def complete(request: ChatCompletionRequest, form: str) -> list[Completion]:
         turns = [read_item(message) for message in request.messages]
         for message, turn in zip(request.messages, turns, strict=True):
             if turn.role not in ("system", "user", "assistant"):
@@ -203,9 +224,11 @@ def chat_routes(service: JudgeService) -> APIRouter:
         temperature, top_p = (b if a is None else a for a, b in zip(options, defaults, strict=True))
         service.limits.check_completion(request.n)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-        params = SamplingParams(request.n, temperature, top_p, _max_tokens(request, judge.config.max_tokens), seed)
+        params = SamplingParams(request.n, temperature, top_p, _max_tokens(request, judge.config.max_tokens), seed, form)
         job = ChatJob(tuple(chat), params, is_new_draw=request.seed is None)
         completions: list[Completion] = await service.queue.submit(job)
+        if form:
+            _check_json(completions)
         return completions
 
     @router.post("/v1/chat/completions", response_model=None)
@@ -217,7 +240,9 @@ def chat_routes(service: JudgeService) -> APIRouter:
         (400); sampling parameters have no effect on a reward."""
         switched_off = (request.model_extra or {}).get("chat_template_kwargs") == {"enable_thinking": False}
         is_neutral = switched_off and service.queue.versions.current.never_thinks_apart
-        refuse_unsupported(request.model_extra, without_effect=("chat_template_kwargs",) if is_neutral else ())
+        form = _response_format(request, service.judge.sampler)
+        supported = {"chat_template_kwargs": is_neutral, "response_format": bool(form)}
+        refuse_unsupported(request.model_extra, without_effect=[name for name, holds in supported.items() if holds])
         usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
@@ -225,7 +250,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
             reward = (await service.sample_rewards([chat_sample(request.messages)]))[0]
             choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
         else:
-            completions = await complete(request)
+            completions = await complete(request, form)
             most = _max_tokens(request, service.judge.config.max_tokens)
             lowered = most if most < (request.max_completion_tokens or request.max_tokens or 0) else None
             choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
