@@ -250,12 +250,14 @@ class Media:
         is reduced to ``kept_pixels``, or up to four times as many."""
         if len(data) > MAX_IMAGE_BYTES:
             raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
-        # A fast answer would reveal what others have sent: each tenant has its own cache entries.
-        name = f"{tenant_of_request()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
-        if (image := self._checked.get(name)) is None:
+        if (image := self.known(data, kept_pixels)) is None:
             image = plain_image(data, where=where, most_pixels=self._limits.pixels, kept_pixels=kept_pixels)
-            self._checked.add(name, image)
+            self._checked.add(_name_of(data, kept_pixels), image)
         return image
+
+    def known(self, data: bytes, kept_pixels: int | None = None) -> bytes | None:
+        """Return what :meth:`plain` returned for the same image of the tenant, None if it has not been decoded."""
+        return self._checked.get(_name_of(data, kept_pixels))
 
     def _video_bounds(self, is_stopped: Callable[[], bool]) -> DecodingBounds:
         return DecodingBounds(self._limits.video_seconds, self._limits.frame_pixels, is_stopped)
@@ -292,6 +294,11 @@ class Media:
         return data
 
 
+def _name_of(data: bytes, kept_pixels: int | None) -> str:
+    """Return the key of a checked image. A fast answer would reveal what others have sent: each tenant has its own entries."""
+    return f"{tenant_of_request()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
+
+
 def is_url(reference: str) -> bool:
     return reference.startswith(("http:", "https:"))
 
@@ -303,6 +310,7 @@ def _no_upload(name: str) -> MediaError:
 FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown
 FRAME_BYTES = 2  # a pixel of such a frame, about
 FETCHES_AT_A_TIME = 40
+SHORT_CHARS = 100_000  # of a data URL that is looked for without a thread
 VIDEOS_AT_A_TIME = max(1, min(16, os.cpu_count() or 1))  # decoded at a time: more would take all threads
 
 
@@ -349,7 +357,11 @@ class MediaLoader:
         def decode(data: bytes, is_stopped: IsStopped) -> bytes:
             return self.media.plain(data, where, self._kept_pixels)
 
-        image = await self._load(self._images, reference, where, MAX_IMAGE_BYTES, _image_bytes, decode)
+        image = None
+        if reference.startswith("data:") and len(reference) <= SHORT_CHARS:  # to look for it takes less than a thread does
+            image = self.media.known(self.media.read(reference, where), self._kept_pixels)
+        if image is None:
+            image = await self._load(self._images, reference, where, MAX_IMAGE_BYTES, _image_bytes, decode)
         SHARE.get().take_image(image)
         return image
 
