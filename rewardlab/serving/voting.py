@@ -190,7 +190,7 @@ class Group(Generic[T, R]):
         future.cancel()
         if self.task is None and all(other.done() for other in member.futures):
             self.members.remove(member)
-        elif self.task is not None and all(other.done() for one in self.members for other in one.futures):
+        elif self.task is not None and all(other.done() for each in self.members for other in each.futures):
             self.task.cancel()
 
 
