@@ -75,7 +75,7 @@ class AllowedUrls:
 
 def _climbs(path: str) -> bool:
     """Return whether a server may read a path as one with ``..``: however often it is encoded, with parameters (``..;``), with
-    characters that stand for dots, or with bytes that are no UTF-8."""
+    one character for two dots, or with bytes that are no UTF-8."""
     for _ in range(8):
         path, before = unquote(path), path
         if path == before:
