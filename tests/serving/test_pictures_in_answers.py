@@ -17,6 +17,7 @@ from rewardlab.cli import main
 from rewardlab.data.images import decode_image, encode_png, to_data_url
 from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
+from rewardlab.serving.conversations import Sample, chat_sample
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.schemas import MAX_CHARS
@@ -158,6 +159,18 @@ def clip(folder: Path, num_frames: int) -> str:
 def test_videos_of_members_that_come_one_by_one(client: httpx.Client, tmp_path: Path, name: str) -> None:
     """A film ends white; one of a single frame is black."""
     better_and_worse(client, name, clip(tmp_path, 4), clip(tmp_path, 1))
+
+
+def test_videos_tell_prompts_and_responses_apart() -> None:
+    """Responses to one text about two films are no group, and two films with one text are two responses."""
+
+    def sample(*films: str) -> Sample:
+        turns = zip(("user", "assistant"), films, strict=True)
+        return chat_sample([{"role": role, "content": [{"type": "text", "text": "a"}, part(film)]} for role, film in turns])
+
+    one, two = "data:video/mp4;base64,AA==", "data:video/mp4;base64,AAA="
+    assert [sample(one, one).key == other.key for other in (sample(one, two), sample(two, one))] == [True, False]
+    assert [sample(one, one).digest == other.digest for other in (sample(two, one), sample(one, two))] == [True, False]
 
 
 def test_a_chat_with_a_video_is_completed(tmp_path: Path) -> None:
