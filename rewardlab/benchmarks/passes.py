@@ -139,7 +139,7 @@ class Pass:
         self._log_names = (VOTES_PASS, TIES_PASS) if name in BY_LABEL else (name,)
         self._lines: dict[int, set[int]] = defaultdict(set)  # places of a row's answered votes whose time a line has
         numbers = {row.row for row in rows}
-        self._entries = [entry for one in self._log_names for entry in log.entries(one) if entry.key[1] in numbers]
+        self._entries = [entry for name in self._log_names for entry in log.entries(name) if entry.key[1] in numbers]
         for entry in self._entries:
             self._count_time(int(entry.key[1]), entry.votes, entry.seconds)
 
@@ -223,7 +223,7 @@ class Pass:
 
     def answered(self, row: int) -> dict[int, tuple[Vote, float]]:
         """Return the votes of a row that need not be asked for again, as :meth:`PassLog.answered` does."""
-        return {place: vote for one in self._log_names for place, vote in self.log.answered(one, row).items()}
+        return {place: vote for name in self._log_names for place, vote in self.log.answered(name, row).items()}
 
     def write(self, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
         """Write a row that has all of its votes, and count the time they took."""

@@ -504,7 +504,7 @@ def systems_sentence(scores: SystemScores) -> str:
         )
     text += " A system's win rate is the mean over its pairs; a tie is half a win."
     if scores.confidence and scores.is_doubtful:
-        labelled, others = (with_interval(one.accuracy, one.interval) for one in scores.confidence)
+        labelled, others = (with_interval(part.accuracy, part.interval) for part in scores.confidence)
         text += (
             f" The judge's confidence is {labelled} % on the pairs with a label and {others} % on the others: the labelled "
             "pairs are hardly a random sample, and then the corrected win rates do not hold."
@@ -512,7 +512,7 @@ def systems_sentence(scores: SystemScores) -> str:
     if scores.num_unnamed:
         text += f" {scores.num_unnamed:,} pairs without a verdict are half a win by the judge."
     if (accuracy := scores.accuracy) and accuracy.label_only and accuracy.corrected:
-        labels, corrected = (with_interval(one.accuracy, one.interval) for one in (accuracy.label_only, accuracy.corrected))
+        labels, corrected = (with_interval(mean.accuracy, mean.interval) for mean in (accuracy.label_only, accuracy.corrected))
         text += f" The judge's accuracy by labels alone is {labels} %, corrected by its confidence on all pairs {corrected} %."
     return text
 

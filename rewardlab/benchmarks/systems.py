@@ -47,7 +47,7 @@ class SystemScores:
     @property
     def is_doubtful(self) -> bool:
         """Return whether the judge's confidence on pairs with a label differs from that on others: the intervals are apart."""
-        (low, high), (least, most) = (one.interval for one in self.confidence) if self.confidence else ((0.0, 1.0),) * 2
+        (low, high), (least, most) = (part.interval for part in self.confidence) if self.confidence else ((0.0, 1.0),) * 2
         return high < least or most < low
 
 
@@ -108,6 +108,9 @@ def _certainty(judgment: Judgment) -> float:
 
 
 def _confidence(met: Sequence[tuple[Row, Judgment]]) -> tuple[AccuracyEstimate, AccuracyEstimate]:
-    parts = ([(_certainty(judged), row.cluster) for row, judged in met if has_label(row.pair) is one] for one in (True, False))
+    parts = (
+        [(_certainty(judged), row.cluster) for row, judged in met if has_label(row.pair) is labelled]
+        for labelled in (True, False)
+    )
     labelled, others = (mean_estimate(*map(list, zip(*part, strict=True))) for part in parts)
     return labelled, others

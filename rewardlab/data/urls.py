@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 import ssl
 import time
+import unicodedata
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cache
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -63,12 +65,25 @@ class AllowedUrls:
         """Return whether a URL begins with an allowed prefix, and its path does not leave it."""
         try:
             parts = urlsplit(url)
-            if parts.username or ".." in re.split(r"[/\\]", unquote(unquote(parts.path))) or "\\" in url:
+            if "@" in parts.netloc or "\\" in url or _climbs(parts.path):
                 return False
             prefixes = map(urlsplit, self._allowed)
             return any(_origin(parts) == _origin(prefix) and parts.path.startswith(prefix.path) for prefix in prefixes)
         except ValueError:  # an invalid port
             return False
+
+
+def _climbs(path: str) -> bool:
+    """Return whether a server may read a path as one with ``..``: however often it is encoded, with parameters (``..;``), with
+    one character for two dots, or with bytes that are no UTF-8."""
+    for _ in range(8):
+        path, before = unquote(path), path
+        if path == before:
+            break
+    else:
+        return True
+    path = unicodedata.normalize("NFKC", path)
+    return "\ufffd" in path or any(part.partition(";")[0].strip() == ".." for part in re.split(r"[/\\]", path))
 
 
 def _is_beginning(url: str) -> bool:
@@ -85,19 +100,48 @@ def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
     return scheme, url.hostname, port or {"http": 80, "https": 443}.get(scheme)
 
 
-def fetch_media(url: str, where: str, max_bytes: int) -> bytes:
-    """Return the body behind a URL. Redirects are not followed. Raises MediaError."""
-    try:
-        with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as response:
-            if response.status_code != 200:
-                raise MediaError(f"{where}: its host returned HTTP {response.status_code}; redirects are not followed")
-            body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
-            for chunk in response.iter_bytes():
+class RemoteMedia:
+    """An image or video behind a URL whose host has answered; its body is not read yet. ``num_bytes`` is the length that the
+    host announces, None if it does not. Redirects are not followed. Raises MediaError."""
+
+    def __init__(self, url: str, where: str) -> None:
+        self._where, self._client = where, httpx.Client(follow_redirects=False, timeout=FETCH_TIMEOUT_S)
+        try:
+            self._response = self._client.send(self._client.build_request("GET", url), stream=True)
+            if self._response.status_code != 200:
+                raise MediaError(f"{where}: its host returned HTTP {self._response.status_code}; redirects are not followed")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._client.close()
+            raise self._failure(error) from error
+        except MediaError:
+            self.close()
+            raise
+        length, is_plain = self._response.headers.get("Content-Length", ""), "Content-Encoding" not in self._response.headers
+        self.num_bytes = int(length) if is_plain and length.isdecimal() else None
+
+    def read(self, max_bytes: int) -> bytes:
+        """Return the body. Raises MediaError, also for more than ``max_bytes``."""
+        body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
+        try:
+            for chunk in self._response.iter_bytes():
                 body += chunk
                 if time.monotonic() > end:
-                    raise MediaError(f"{where}: not received within {FETCH_TIMEOUT_S:g} s")
+                    raise MediaError(f"{self._where}: not received within {FETCH_TIMEOUT_S:g} s")
                 if len(body) > max_bytes:
-                    raise MediaError(f"{where}: more than {max_bytes:,} bytes; resize it first")
-            return bytes(body)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise MediaError(f"{where}: cannot be fetched ({type(error).__name__})") from error
+                    raise MediaError(f"{self._where}: more than {max_bytes:,} bytes; resize it first")
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise self._failure(error) from error
+        return bytes(body)
+
+    def close(self) -> None:
+        self._response.close()
+        self._client.close()
+
+    def _failure(self, error: Exception) -> MediaError:
+        return MediaError(f"{self._where}: cannot be fetched ({type(error).__name__})")
+
+
+def fetch_media(url: str, where: str, max_bytes: int) -> bytes:
+    """Return the body behind a URL. Redirects are not followed. Raises MediaError."""
+    with closing(RemoteMedia(url, where)) as media:
+        return media.read(max_bytes)

@@ -176,7 +176,7 @@ class ServedJudge(ModelJudge):
         judge = _judge_of(answer)
         self._seen = self._seen or judge
         if judge[0] != self._seen[0]:
-            before, now = (" ".join(reversed(one)) for one in (self._seen, judge))
+            before, now = (" ".join(reversed(names)) for names in (self._seen, judge))
             raise EndpointError(
                 f"{self.url}: has replaced its judge ({before} before, {now} now); all judgments of a run must come "
                 "from one judge: start again in another --out"

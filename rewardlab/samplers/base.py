@@ -61,13 +61,15 @@ class EngineArgsParser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """``temperature`` 0 is greedy. ``num_samples`` draws per prompt. ``seed`` fixes the draws of this very call."""
+    """``temperature`` 0 is greedy. ``num_samples`` draws per prompt. ``seed`` fixes the draws of this very call.
+    ``response_format``: OpenAI's, as JSON, for samplers that :attr:`FormatSampler.takes_response_format` ("": any text)."""
 
     num_samples: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int = 1024
     seed: int = 0
+    response_format: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -121,6 +123,13 @@ class FieldSampler(Protocol):
     def left_out(self) -> frozenset[str]:
         """Return the fields that the model is asked without: it refuses them, or whoever asks leaves them out."""
         ...
+
+
+@runtime_checkable
+class FormatSampler(Protocol):
+    """A sampler whose engine writes in the form that a request names."""
+
+    takes_response_format: bool
 
 
 class RequestGate(Protocol):

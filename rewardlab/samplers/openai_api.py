@@ -100,6 +100,8 @@ class OpenAISampler:
     ``cache`` are not requested; it holds single draws, and is not for ``many``.
     """
 
+    takes_response_format = True
+
     def __init__(
         self,
         base_urls: str | Sequence[str],
@@ -194,10 +196,11 @@ class OpenAISampler:
     async def _sample(
         self, endpoints: Sequence[ChatEndpoint], prompts: Sequence[tuple[Message, ...]], params: SamplingParams
     ) -> list[list[Completion]]:
-        k = params.num_samples
+        k, form = params.num_samples, params.response_format
+        fields = self._body | ({"response_format": json.loads(form)} if form else {})
 
         async def drawn(prompt: tuple[Message, ...], seed: int, number: int) -> list[Completion]:
-            body = {**params.fields, "seed": seed, **self._body}
+            body = {**params.fields, "seed": seed, **fields}
             if number > 1:
                 return completions_from(await ask_any(endpoints, prompt, {**body, "n": number}), number)
             key = self._key(prompt, body, seed)

@@ -69,9 +69,9 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a question, each with the references of its images in the order of their marks, and an ``anchor`` to
-    compare it with if it comes alone. Samples of different ``scope`` are never compared. ``rollout`` names the rollout that the
-    response is of, "": not known."""
+    """One response to a question, each with the references of its images and videos in the order of their marks, and an
+    ``anchor`` to compare it with if it comes alone. Samples of different ``scope`` are never compared. ``rollout`` names the
+    rollout that the response is of, "": not known."""
 
     question: str
     response: str
@@ -80,21 +80,31 @@ class Sample:
     scope: str = ""
     response_images: tuple[str, ...] = ()
     rollout: str = ""
+    videos: tuple[str, ...] = ()
+    response_videos: tuple[str, ...] = ()
 
     @staticmethod
     def of(question: Content, response: Content, anchor: str | None = None, scope: str = "", rollout: str = "") -> Sample:
-        """Return the sample of two contents. Raise DataError for media that are no references of images."""
-        return Sample(question.text, response.text, references(question), anchor, scope, references(response), rollout)
+        """Return the sample of two contents. Raise DataError for media that are no references."""
+        check_references(question.images, question.videos, response.images, response.videos)
+        of = (question.images, anchor, scope, response.images, rollout, question.videos, response.videos)
+        return Sample(question.text, response.text, *of)
+
+    @property
+    def contents(self) -> tuple[Content, Content]:
+        """Return the question and the response."""
+        response = Content(self.response, self.response_images, self.response_videos)
+        return Content(self.question, self.images, self.videos), response
 
     @property
     def key(self) -> str:
-        """Return the key that samples of one prompt share: question, images, anchor and scope."""
-        return json.dumps([self.question, self.images, self.anchor, self.scope])
+        """Return the key that samples of one prompt share: question, images, videos, anchor and scope."""
+        return json.dumps([self.question, self.images, self.videos, self.anchor, self.scope])
 
     @property
     def digest(self) -> str:
         """Return a hash of the response, by which the same one is known among those of its key."""
-        return hashlib.sha256(json.dumps([self.response, self.response_images]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.response, self.response_images, self.response_videos]).encode()).hexdigest()
 
 
 def references(content: Content) -> tuple[str, ...]:

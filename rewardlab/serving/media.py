@@ -24,7 +24,7 @@ from anyio.to_thread import run_sync
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.images import decoding_bytes, from_data_url, plain_image
-from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
+from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, RemoteMedia
 from rewardlab.data.video import DecodingBounds, frames_of_video, video_pixels
 from rewardlab.errors import ConfigError, MediaError
 from rewardlab.judging.judge import ModelJudge
@@ -233,6 +233,12 @@ class Media:
     def read(self, reference: str, where: str, *, video: bool = False) -> bytes:
         return self._bytes(reference, where, MAX_VIDEO_BYTES if video else MAX_IMAGE_BYTES)
 
+    def remote(self, reference: str, where: str) -> RemoteMedia:
+        """Return what an allowed URL leads to. Raise MediaError."""
+        if len(reference) > MAX_URL_CHARS or not self._urls.allows(reference):
+            raise self._refused(reference, where)
+        return RemoteMedia(reference, where)
+
     def frames(
         self, data: bytes, num_frames: int, where: str, is_stopped: Callable[[], bool] = lambda: False
     ) -> tuple[bytes, ...]:
@@ -244,12 +250,14 @@ class Media:
         is reduced to ``kept_pixels``, or up to four times as many."""
         if len(data) > MAX_IMAGE_BYTES:
             raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
-        # A fast answer would reveal what others have sent: each tenant has its own cache entries.
-        name = f"{tenant_of_request()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
-        if (image := self._checked.get(name)) is None:
+        if (image := self.known(data, kept_pixels)) is None:
             image = plain_image(data, where=where, most_pixels=self._limits.pixels, kept_pixels=kept_pixels)
-            self._checked.add(name, image)
+            self._checked.add(_name_of(data, kept_pixels), image)
         return image
+
+    def known(self, data: bytes, kept_pixels: int | None = None) -> bytes | None:
+        """Return what :meth:`plain` returned for the same image of the tenant, None if it has not been decoded."""
+        return self._checked.get(_name_of(data, kept_pixels))
 
     def _video_bounds(self, is_stopped: Callable[[], bool]) -> DecodingBounds:
         return DecodingBounds(self._limits.video_seconds, self._limits.frame_pixels, is_stopped)
@@ -264,10 +272,14 @@ class Media:
             return from_data_url(reference, where=where, max_bytes=max_bytes)
         if kind == "media" and self._folder is not None:
             return self._open(rest, where, max_bytes)
-        if kind in ("http", "https") and len(reference) <= MAX_URL_CHARS and self._urls.allows(reference):
-            return fetch_media(reference, where, max_bytes)
+        if is_url(reference):
+            with contextlib.closing(self.remote(reference, where)) as remote:
+                return remote.read(max_bytes)
+        raise self._refused(reference, where)
+
+    def _refused(self, reference: str, where: str) -> MediaError:
         accepted = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
-        raise MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; other URLs and paths are not fetched")
+        return MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; other URLs and paths are not fetched")
 
     def _open(self, name: str, where: str, max_bytes: int) -> bytes:
         assert self._folder is not None
@@ -282,6 +294,15 @@ class Media:
         return data
 
 
+def _name_of(data: bytes, kept_pixels: int | None) -> str:
+    """Return the key of a checked image. A fast answer would reveal what others have sent: each tenant has its own entries."""
+    return f"{tenant_of_request()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
+
+
+def is_url(reference: str) -> bool:
+    return reference.startswith(("http:", "https:"))
+
+
 def _no_upload(name: str) -> MediaError:
     return MediaError(f"upload {name[:40]!r} does not exist (never sent, or displaced by newer uploads); send it again")
 
@@ -289,6 +310,7 @@ def _no_upload(name: str) -> MediaError:
 FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown
 FRAME_BYTES = 2  # a pixel of such a frame, about
 FETCHES_AT_A_TIME = 40
+SHORT_CHARS = 100_000  # of a data URL that is looked for without a thread
 VIDEOS_AT_A_TIME = max(1, min(16, os.cpu_count() or 1))  # decoded at a time: more would take all threads
 
 
@@ -298,6 +320,7 @@ class MediaLoader:
     def __init__(self, media: Media, limits: Limits, kept_pixels: int | None = None) -> None:
         self.media, self._limits, self._kept_pixels = media, limits, kept_pixels
         self._images, self._videos = _Budgets(limits.decoding_bytes), _Budgets(limits.decoding_bytes)
+        self._hosts = WorkBudget(FETCHES_AT_A_TIME, FETCHES_AT_A_TIME // 2)
 
     async def images(self, references: Sequence[str], loaded: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
         """Return the images of references. ``loaded``: those of the same request so far, to which they are added: an upload
@@ -312,14 +335,10 @@ class MediaLoader:
         """Return frames of the video of a reference. Raise as :meth:`images` does."""
         where = f"video {place}"
 
-        def read() -> tuple[bytes, int]:
-            data = self.media.read(reference, where, video=True)
-            return data, self._video_bytes(data, where)
-
         def decode(data: bytes, is_stopped: IsStopped) -> tuple[bytes, ...]:
             return self.media.frames(data, number, where, is_stopped)
 
-        frames = await self._videos.load(reference, MAX_VIDEO_BYTES, read, decode)
+        frames = await self._load(self._videos, reference, where, MAX_VIDEO_BYTES, self._video_bytes, decode)
         SHARE.get().take_bytes(sum(map(len, frames)))
         return frames
 
@@ -335,16 +354,42 @@ class MediaLoader:
         return await run_in_threadpool(self.media.uploaded, name)
 
     async def _image(self, reference: str, where: str) -> bytes:
-        def read() -> tuple[bytes, int]:
-            data = self.media.read(reference, where)
-            return data, _image_bytes(data, where)
-
         def decode(data: bytes, is_stopped: IsStopped) -> bytes:
             return self.media.plain(data, where, self._kept_pixels)
 
-        image = await self._images.load(reference, MAX_IMAGE_BYTES, read, decode)
+        image = None
+        if reference.startswith("data:") and len(reference) <= SHORT_CHARS:  # to look for it takes less than a thread does
+            image = self.media.known(self.media.read(reference, where), self._kept_pixels)
+        if image is None:
+            image = await self._load(self._images, reference, where, MAX_IMAGE_BYTES, _image_bytes, decode)
         SHARE.get().take_image(image)
         return image
+
+    async def _load(
+        self,
+        budgets: _Budgets,
+        reference: str,
+        where: str,
+        most: int,
+        decoding_bytes: Callable[[bytes, str], int],
+        decode: Callable[[bytes, IsStopped], T],
+    ) -> T:
+        """Return what the medium of a reference, of at most ``most`` bytes, decodes to. No room is held while the host of a URL
+        is waited for; one tenant has half of the turns at URLs at most."""
+
+        def measure(data: bytes) -> int:
+            return decoding_bytes(data, where)
+
+        if not is_url(reference):
+            # a data URL has more characters than bytes
+            num_bytes = min(len(reference), most) if reference.startswith("data:") else most
+            read = partial(self.media.read, reference, where, video=budgets is self._videos)
+            return await budgets.load(num_bytes, read, measure, decode)
+        async with self._hosts.taken(1) as turn:
+            remote = await run_in_thread(partial(_opened, self.media, reference, where), turn, limiter=_fetching())
+            with contextlib.closing(remote):
+                num_bytes = most if remote.num_bytes is None else min(most, remote.num_bytes)
+                return await budgets.load(num_bytes, partial(remote.read, most), measure, decode, is_url=True)
 
     def _video_bytes(self, data: bytes, where: str) -> int:
         """Return the approximate bytes for decoding a video, at least so many that :data:`VIDEOS_AT_A_TIME` fit."""
@@ -368,17 +413,34 @@ class _Budgets:
         return self._small if num_bytes <= self._most_small else self._decoded
 
     async def load(
-        self, reference: str, most: int, read: Callable[[], tuple[bytes, int]], decode: Callable[[bytes, IsStopped], T]
+        self,
+        most_bytes: int,
+        read: Callable[[], bytes],
+        decoding_bytes: Callable[[bytes], int],
+        decode: Callable[[bytes, IsStopped], T],
+        *,
+        is_url: bool = False,
     ) -> T:
-        """Return the decoded result of ``read``, which reads a reference of at most ``most`` bytes, and returns with it the
-        bytes that decoding takes."""
-        is_url = reference.startswith(("http:", "https:"))
-        most_bytes = min(len(reference), most) if reference.startswith("data:") else most  # a data URL is longer than its bytes
+        """Return the decoded result of ``read``, which returns at most ``most_bytes``; ``decoding_bytes`` says how many its
+        decoding takes."""
+
+        def read_and_measure(is_stopped: IsStopped) -> tuple[bytes, int]:
+            data = read()
+            return data, decoding_bytes(data)
+
         async with (self.fetched if is_url else self.encoded).taken(most_bytes) as encoded:
-            data, num_bytes = await run_in_thread(lambda _: read(), encoded, limiter=_fetching() if is_url else None)
+            data, num_bytes = await run_in_thread(read_and_measure, encoded, limiter=_fetching() if is_url else None)
             encoded.shrink(len(data))
             async with self.decoded(num_bytes).taken(num_bytes) as decoded:
                 return await run_in_thread(partial(decode, data), encoded, decoded)
+
+
+def _opened(media: Media, reference: str, where: str, is_stopped: IsStopped) -> RemoteMedia:
+    remote = media.remote(reference, where)
+    if is_stopped():  # nobody waits for it any more
+        remote.close()
+        raise asyncio.CancelledError
+    return remote
 
 
 _LIMITERS: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()

@@ -49,6 +49,8 @@ class JoinRequest(BaseModel):
     anchor: str | None
     scope: str
     response_images: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
+    videos: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
+    response_videos: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
     rollout: str = ""
     home: str
     judge: str

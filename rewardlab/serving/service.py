@@ -236,25 +236,33 @@ class JudgeService:
         """Return the rewards of the samples of one prompt, against their anchor if they have one, by the server's own rules
         without ``strategy``. Raise what :meth:`compare_group` and :meth:`images` raise."""
         first, options = samples[0], replace(self.voting, deadline=_after(self.limits.timeout))
-        contents = [Content(sample.response, sample.response_images) for sample in samples]
+        question, contents = first.contents[0], [sample.contents[1] for sample in samples]
         if first.anchor is not None:
             contents, strategy = [*contents, Content(first.anchor)], "anchor"
         contents = list(map(without_empty_places, contents))
-        group = await self._group(Content(first.question, first.images), contents, options)
+        group = await self._group(question, contents, options)
         return await self.compare_group(group, strategy, budget, options)
 
     async def _group(
         self, question: Content, answers: Sequence[Content], options: VotingOptions, frames: int = FRAMES
     ) -> Candidates:
-        """Return a question and its answers with their media loaded, videos as ``frames``. Raise MediaError, LimitError for too
-        many in one of them, and DeadlineExceededError if they are not loaded by the deadline."""
-        for content in (question, *answers):
-            self.limits.check_images(len(content.images))
+        """Return a question and its answers with their media loaded, videos as ``frames``. Raise what :meth:`shown` raises, and
+        DeadlineExceededError if they are not loaded by the deadline."""
+        async with _loaded_by(options):
+            (text, images), *read = await self.shown((question, *answers), frames)
+        of_answers = tuple(images for _, images in read) if any(images for _, images in read) else ()
+        return Candidates("request", text, tuple(text for text, _ in read), images, response_images=of_answers)
+
+    async def shown(self, contents: Sequence[Content], frames: int = FRAMES) -> list[tuple[str, tuple[bytes, ...]]]:
+        """Return the text of each content and its images, videos as ``frames``. Raise MediaError, and what
+        :meth:`check_media` raises of one."""
+        for content in contents:
+            self.check_media(content)
 
         async def load() -> list[tuple[str, tuple[bytes, ...]]]:
             loaded: dict[str, bytes] = {}
             films: dict[str, tuple[bytes, ...]] = {}
-            for content in (question, *answers):
+            for content in contents:
                 for n, video in enumerate(content.videos):
                     if video not in films:  # many answers may name one
                         films[video] = await self.media.frames(video, frames, n)
@@ -264,28 +272,24 @@ class JudgeService:
                     await self.media.images(content.images, loaded),
                     [films[video] for video in content.videos],
                 )
-                for content in (question, *answers)
+                for content in contents
             ]
 
-        async with _loaded_by(options):
-            (text, images), *read = await SHARE.get().load(load)
-        of_answers = tuple(images for _, images in read) if any(images for _, images in read) else ()
-        return Candidates("request", text, tuple(text for text, _ in read), images, response_images=of_answers)
+        return await SHARE.get().load(load)
 
-    async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
-        """Return the images of a question. Raise MediaError, LimitError for too many."""
-        self.limits.check_images(len(references))
-        return await SHARE.get().load(partial(self.media.images, references))
+    def check_media(self, *contents: Content) -> None:
+        """Raise LimitError for too many images in all of the contents, DataError for too many videos and for what is no
+        reference."""
+        self.limits.check_images(sum(len(content.images) for content in contents))
+        if (number := sum(len(content.videos) for content in contents)) > MAX_VIDEOS:
+            raise DataError(f"a question, a response or a chat has {number} videos; expected at most {MAX_VIDEOS}")
+        check_references(*(media for content in contents for media in (content.images, content.videos)))
 
     async def _contents(self, request: RequestBase, answers: Sequence[Answer], options: VotingOptions) -> Candidates:
         """Return the question and the answers of a request, each medium at its mark. Raise DataError for other numbers of marks
         and media, and what :meth:`_group` raises."""
         contents = [Content(request.question), *(read_content(answer, "a response") for answer in answers)]
         question, *read = place_media(contents, request.images, request.videos, where="the request", answers_quote=True)
-        for answer in read:
-            check_references(answer.images, answer.videos)
-            if len(answer.videos) > MAX_VIDEOS:
-                raise DataError(f"a response has {len(answer.videos)} videos; expected at most {MAX_VIDEOS}")
         return await self._group(question, read, options, request.frames)
 
     async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:

@@ -18,7 +18,8 @@ from fastapi.routing import APIRoute
 
 from rewardlab.serving.limits import Limits
 
-MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "video", "url", "media"})  # texts below may be whole files
+# Texts below these may be whole files.
+MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "video", "video_url", "url", "media"})
 LABEL_KEYS = frozenset({"label", "labels"})  # texts below these may be JSON themselves
 LONG_KEYS = frozenset({"verify_responses"})  # the rollouts of a whole evaluation, which are not judged
 _NUMBERS = {int, float, bool, type(None)}

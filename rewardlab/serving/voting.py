@@ -190,11 +190,11 @@ class Group(Generic[T, R]):
         future.cancel()
         if self.task is None and all(other.done() for other in member.futures):
             self.members.remove(member)
-        elif self.task is not None and all(other.done() for one in self.members for other in one.futures):
+        elif self.task is not None and all(other.done() for each in self.members for other in each.futures):
             self.task.cancel()
 
 
-KEPT_S, KEPT_GROUPS = 600.0, 4096  # for how long, and of how many prompts, the rewards of a group answer repeats
+KEPT_S, KEPT_REWARDS = 600.0, 65_536  # for how long, and how many rewards answer responses that are sent again
 
 
 class GroupBuffer(Generic[T, R]):
@@ -217,6 +217,7 @@ class GroupBuffer(Generic[T, R]):
         self._open: dict[tuple[str, str], Group[T, R]] = {}
         self._named: dict[tuple[str, str, str], tuple[Group[T, R], Member[T, R]]] = {}
         self._kept: OrderedDict[tuple[str, str], tuple[float, dict[str, R]]] = OrderedDict()
+        self._num_kept = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self.num_dissolved = 0
@@ -271,7 +272,7 @@ class GroupBuffer(Generic[T, R]):
         return group, member
 
     def _kept_rewards(self, place: tuple[str, str]) -> dict[str, R]:
-        """Return the rewards of the last group of a place, by the name and by the digest of each member."""
+        """Return what :meth:`_keep` keeps of a place, for :data:`KEPT_S` seconds."""
         at, rewards = self._kept.get(place, (-math.inf, dict[str, R]()))
         return rewards if asyncio.get_running_loop().time() - at < KEPT_S else {}
 
@@ -295,13 +296,17 @@ class GroupBuffer(Generic[T, R]):
             for future in member.futures:
                 if not future.done():
                     future.set_result(reward)
-        self._kept[place] = (
-            asyncio.get_running_loop().time(),
-            {text: reward for member, reward in rewarded for text in (member.name, self._digest(member.value)) if text},
+        self._keep(
+            place, {text: reward for member, reward in rewarded for text in (member.name, self._digest(member.value)) if text}
         )
-        self._kept.move_to_end(place)
-        while len(self._kept) > KEPT_GROUPS:
-            self._kept.popitem(last=False)
+
+    def _keep(self, place: tuple[str, str], rewards: dict[str, R]) -> None:
+        """Keep the rewards of the last group of a place, by the name and by the digest of each member."""
+        before = self._kept.pop(place, (0.0, dict[str, R]()))[1]
+        self._kept[place] = asyncio.get_running_loop().time(), rewards
+        self._num_kept += len(rewards) - len(before)
+        while self._num_kept > KEPT_REWARDS and len(self._kept) > 1:
+            self._num_kept -= len(self._kept.popitem(last=False)[1][1])
 
     def _forget(self, place: tuple[str, str], group: Group[T, R]) -> None:
         for member in group.members:

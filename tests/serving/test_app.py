@@ -194,7 +194,8 @@ REQUESTS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/v1/judge", {"json": {**PAIR, "question": "down"}}, 503, "enginefailed"),
     ("POST", "/v1/judge", {"json": PAIR, "headers": {"Authorization": "Bearer wrong"}}, 401, "key"),
     ("GET", "/broken", {}, 500, "failed"),
-    ("GET", "/v1/responses", {}, 404, "path"),
+    ("GET", "/v1/responses", {}, 405, "method"),
+    ("GET", "/v1/completions", {}, 404, "path"),
     ("PUT", "/v1/embeddings", {}, 405, "method"),
     ("POST", "/v1/embeddings", {"json": {"input": 5}}, 422, "input"),
     ("POST", "/v1/embeddings", {"json": {"input": "no marks"}}, 422, "data"),
@@ -212,7 +213,7 @@ def test_one_shape(url: str, method: str, path: str, sent: dict[str, Any], code:
     response = httpx.request(method, url + path, **{**sent, "headers": {**GOOD, **sent.get("headers", {})}})
     assert response.status_code == code
     body = response.json()
-    if path.startswith(("/v1/models", "/v1/embeddings", "/v1/chat", "/v1/responses")):
+    if path.startswith(("/v1/models", "/v1/embeddings", "/v1/chat", "/v1/completions", "/v1/responses")):
         assert set(body) == {"error", "request_id"}
         assert set(body["error"]) == {"message", "type", "code", "param"}
         assert (body["error"]["code"], " " in body["error"]["message"]) == (status, True)

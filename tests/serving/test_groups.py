@@ -208,6 +208,20 @@ def test_a_rollout_that_is_sent_again() -> None:
     run_virtually(main())
 
 
+def test_so_many_rewards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the last groups; who was displaced waits for a group, as a new response does."""
+    monkeypatch.setattr("rewardlab.serving.voting.KEPT_REWARDS", 8)
+
+    async def main() -> None:
+        buffer = buffer_of(2)
+        for key in "abca":  # two names and two digests of each: of two groups
+            assert await asyncio.gather(*(buffer.join(key, n, f"r{n}") for n in (2, 4))) == [1, 2]
+        assert await buffer.join("a", 2, "r2") == await buffer.join("c", 2, "r2") == 1
+        assert [type(one) for one in await outcomes(asyncio.create_task(buffer.join("b", 2, "r2")))] == [GroupTimeoutError]
+
+    run_virtually(main())
+
+
 def test_a_server_that_stops() -> None:
     """Who waits for a group and who comes later is sent elsewhere; a full group is rewarded."""
 

@@ -18,6 +18,10 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from rewardlab.data.images import decode_image, to_data_url
 from rewardlab.errors import MediaError
@@ -224,6 +228,39 @@ def test_tenants_take_turns() -> None:
         await asyncio.gather(*held)
 
     asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_hosts_that_do_not_answer_hold_up_their_own_key() -> None:
+    """Forty URLs of one key whose host sends no header: another key's URL and its data come at once."""
+    released = threading.Event()
+
+    async def answer(request: Request) -> Response:
+        while request.url.path.startswith("/slow") and not released.is_set():
+            await asyncio.sleep(0.02)
+        return Response(png((20, 20)))
+
+    async def main(url: str) -> None:
+        loader = MediaLoader(Media(allowed_urls=[f"{url}/"]), Limits())
+
+        async def load(tenant: str, reference: str) -> None:
+            REQUEST.set(RequestRecord(tenant=tenant))
+            await loader.images([reference])
+
+        slow = [asyncio.create_task(load("a", f"{url}/slow/{n}.png")) for n in range(40)]
+        await asyncio.sleep(0.2)
+        try:
+            async with asyncio.timeout(10):
+                await load("b", f"{url}/quick.png")
+                await load("b", to_data_url(png((20, 20))))
+                await load("a", to_data_url(png((30, 30))))
+            assert not any(task.done() for task in slow)
+        finally:
+            released.set()
+        await asyncio.gather(*slow)
+
+    with running(Starlette(routes=[Route("/{path:path}", answer)])) as url:
+        asyncio.run(main(url))
 
 
 def test_small_pictures_wait_for_no_large_ones() -> None:

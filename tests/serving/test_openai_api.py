@@ -17,14 +17,17 @@ from rewardlab.data.images import encode_png, to_data_url
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.types import Completion, FinishReason, Message
 from tests.support.judge_servers import PLAIN
-from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
+from tests.support.openai_server import ChatServer, chat_server
+from tests.support.scripted_judge import ANSWERS, PROMPT, handler
 from tests.support.servers import running
 
 IMAGE = to_data_url(encode_png(Image.new("RGB", (30, 20))))
+CALL = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
 CHAT: Any = [{"role": "user", "content": "Which number?"}]
 
 
@@ -123,6 +126,24 @@ def test_defaults_of_clients_are_accepted(api: openai.OpenAI) -> None:
     assert completed(api, seed=3, extra_body=defaults) == "3 user"
 
 
+def test_json_of_an_engine_that_writes_it() -> None:
+    """The format is passed on as it is; answers in another form, and rewards, are refused, and a kept text is no answer."""
+    json_object: Any = {"type": "json_object"}
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": True}}
+    engine = ChatServer(text='{"score": 5}')
+    with chat_server(engine) as address, running(create_app(GenerativeJudge(OpenAISampler(address, "m"), PLAIN))) as served:
+        api = openai.OpenAI(base_url=f"{served}/v1", api_key="none", max_retries=0)
+        for form in ({"type": "text"}, json_object, schema):
+            assert completed(api, seed=1, response_format=form) == '{"score": 5}'
+        assert [body.get("response_format") for body in engine.bodies] == [None, json_object, schema]
+        engine.text = "Five."
+        with pytest.raises(openai.BadRequestError, match="the answer is not JSON") as refused:
+            completed(api, response_format=json_object)
+        assert (refused.value.code, refused.value.param) == ("unsupported", "response_format")
+        with pytest.raises(openai.BadRequestError, match="the parameter 'response_format' is not supported here"):
+            completed(api, messages=[*CHAT, {"role": "assistant", "content": "I say 1."}], response_format=json_object)
+
+
 def test_what_other_clients_send(api: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """``do_sample`` without sampling is greedy; more tokens than the server writes are lowered, which the answer says; to
     switch off thinking has no effect where a chat template knows no switch, and is refused where that is not known."""
@@ -182,5 +203,62 @@ def test_a_model_by_its_name(api: openai.OpenAI) -> None:
     assert api.models.retrieve("runs/rl/final").id == "runs/rl/final"
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9' here"):
         api.models.retrieve("gpt-9")
-    with pytest.raises(openai.NotFoundError, match="no such path"):
-        api.responses.create(model="m", input=QUESTION)
+
+
+def test_responses(api: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text or items, with ``instructions`` of the system; the answer is that of chat completions, its limits too."""
+    asked = list[tuple[tuple[Message, ...], SamplingParams]]()
+    sample = SeededSampler.sample
+
+    def noting(self: Any, prompts: Any, params: SamplingParams) -> Any:
+        asked.append((prompts[0], params))
+        return sample(self, prompts, params)
+
+    monkeypatch.setattr(SeededSampler, "sample", noting)
+    plain = api.responses.create(model="m", input="Which number?")
+    assert (plain.output_text.split()[1:], plain.status, plain.model) == (["user"], "completed", "m")
+    assert (plain.usage.output_tokens, plain.usage.total_tokens) == (2, 2 + plain.usage.input_tokens)
+    said: Any = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "3", "annotations": []}]}
+    user: Any = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "Which?"}, {"type": "input_image", "image_url": IMAGE}],
+    }
+    items = [user, {"type": "reasoning", "id": "r", "summary": []}, said, user]
+    long = api.responses.create(
+        model="m", input=items, instructions="Be brief.", max_output_tokens=4096, temperature=0.5, top_p=0.9
+    )
+    assert long.output_text.split()[1:] == ["system", "user", "assistant", "user"]
+    prompt, params = asked[-1]
+    assert (prompt[0].text, prompt[2].text, len(prompt[3].images)) == ("Be brief.", "3", 1)
+    assert (params.temperature, params.top_p, params.max_tokens, long.max_output_tokens) == (0.5, 0.9, 1024, 1024)
+    monkeypatch.setattr(SeededSampler, "sample", lambda *_: [[Completion("cut", FinishReason.LENGTH)]])
+    cut = api.responses.create(model="m", input="Which number?", max_output_tokens=1)
+    assert (cut.output_text, cut.status, cut.incomplete_details.reason) == ("cut", "incomplete", "max_output_tokens")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stream": True},
+        {"previous_response_id": "resp_1"},
+        {"store": True},
+        {"background": True},
+        {"text": {"format": {"type": "json_object"}}},
+        {"tools": [{"type": "web_search"}]},
+        {"reasoning": {"effort": "high"}},
+        {"extra_body": {"messages": CHAT}},
+    ],
+    ids=str,
+)
+def test_what_responses_do_not_support_is_refused(api: openai.OpenAI, options: dict[str, Any]) -> None:
+    name = next(iter(options.get("extra_body", options)))
+    with pytest.raises(openai.BadRequestError, match=f"the parameter '{name}' is not supported here: leave it out"):
+        api.responses.create(**{"model": "m", "input": "Which number?", **options})
+
+
+@pytest.mark.parametrize(
+    "value", [[], [{"type": "reasoning"}], [{"type": "item_reference", "id": "a"}], [CALL], [5], 5], ids=str
+)
+def test_an_input_that_is_no_chat(api: openai.OpenAI, value: Any) -> None:
+    with pytest.raises(openai.UnprocessableEntityError):
+        api.responses.create(model="m", input=value)

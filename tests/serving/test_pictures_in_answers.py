@@ -17,6 +17,7 @@ from rewardlab.cli import main
 from rewardlab.data.images import decode_image, encode_png, to_data_url
 from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
+from rewardlab.serving.conversations import Sample, chat_sample
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.schemas import MAX_CHARS
@@ -50,6 +51,8 @@ def reddest(prompt: tuple[Message, ...], draw: int) -> str:
 
 
 def part(image: str, kind: str = "image_url") -> dict[str, Any]:
+    if image.startswith("data:video"):
+        return {"type": "video_url", "video_url": {"url": image}}
     return {"type": kind, "image_url": {"url": image}} if kind == "image_url" else {"type": kind, "image_url": image}
 
 
@@ -128,18 +131,69 @@ def test_pictures_of_a_group(client: httpx.Client, name: str) -> None:
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_pictures_of_members_that_come_one_by_one(client: httpx.Client, name: str) -> None:
+    better_and_worse(client, name, RED, BLUE)
+
+
+def better_and_worse(client: httpx.Client, name: str, better: str, worse: str) -> None:
+    """Send two members of a group with a picture or a film each."""
     path, body, read = MEMBERS[name]
     told: dict[str, httpx.Response] = {}
     members = [
         threading.Thread(target=lambda image=image: told.update({image: client.post(path, json=body(image))}))
-        for image in (RED, BLUE)
+        for image in (better, worse)
     ]
     for member in members:
         member.start()
     for member in members:
         member.join()
     assert [answer.status_code for answer in told.values()] == [200, 200], [answer.text for answer in told.values()]
-    assert read(told[RED].json()) > read(told[BLUE].json())
+    assert read(told[better].json()) > read(told[worse].json())
+
+
+def clip(folder: Path, num_frames: int) -> str:
+    data = film(folder / f"{num_frames}.mp4", num_frames).read_bytes()
+    return f"data:video/mp4;base64,{base64.b64encode(data).decode()}"
+
+
+@pytest.mark.parametrize("name", ["chat", "classify", "verify"])
+def test_videos_of_members_that_come_one_by_one(client: httpx.Client, tmp_path: Path, name: str) -> None:
+    """A film ends white; one of a single frame is black."""
+    better_and_worse(client, name, clip(tmp_path, 4), clip(tmp_path, 1))
+
+
+def test_videos_tell_prompts_and_responses_apart() -> None:
+    """Responses to one text about two films are no group, and two films with one text are two responses."""
+
+    def sample(*films: str) -> Sample:
+        turns = zip(("user", "assistant"), films, strict=True)
+        return chat_sample([{"role": role, "content": [{"type": "text", "text": "a"}, part(film)]} for role, film in turns])
+
+    one, two = "data:video/mp4;base64,AA==", "data:video/mp4;base64,AAA="
+    assert [sample(one, one).key == other.key for other in (sample(one, two), sample(two, one))] == [True, False]
+    assert [sample(one, one).digest == other.digest for other in (sample(two, one), sample(one, two))] == [True, False]
+
+
+def test_a_chat_with_a_video_is_completed(tmp_path: Path) -> None:
+    """Its frames are at its place, the first and the last among them, as those of a native ``videos``; more than two videos are
+    refused, as there."""
+
+    def seen(prompt: tuple[Message, ...], draw: int) -> str:
+        images = [part.image and decode_image(part.image) for part in prompt[-1].parts]
+        texts = [part.text for part in prompt[-1].parts]
+        return " ".join(
+            f"{image.getpixel((1, 1))[0] / 255:.1f}" if image else text for image, text in zip(images, texts, strict=True)
+        )
+
+    video, told = part(clip(tmp_path, 16)), []
+    with in_process(create_app(judge_of(seen))) as client:
+        for videos in ([video], [video] * 3):
+            content = [{"type": "text", "text": "Before"}, *videos, {"type": "text", "text": "after."}]
+            told.append(client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]}))
+    assert told[0].status_code == 200, told[0].text
+    before, *shades, after = told[0].json()["choices"][0]["message"]["content"].split()
+    assert (before, len(shades), shades[0], shades[-1], after) == ("Before", 8, "0.0", "1.0", "after.")
+    assert sorted(shades) == shades
+    assert (told[1].status_code, "a chat has 3 videos; expected at most 2" in told[1].text) == (422, True)
 
 
 def test_a_pair_and_its_order(client: httpx.Client) -> None:

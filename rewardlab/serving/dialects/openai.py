@@ -2,7 +2,7 @@
 
 ``/v1/chat/completions``: a chat that ends with the assistant is rewarded, as by NVIDIA NIM's reward models; one that ends with
 the user is completed by the judge's model, for clients with their own prompts. Unsupported parameters that would change the
-answer are refused.
+answer are refused. ``/v1/responses`` is the same in the shape of the Responses API.
 
 ``/classify``, ``/v1/embeddings``, ``/pooling`` (verl, vLLM, SGLang) and ``/v1/score/evaluation`` (LLaMA-Factory): an input is a
 chat that ends with the assistant, as messages or as a text with chat markup. Inputs of one prompt within a request are compared
@@ -17,8 +17,8 @@ import secrets
 import struct
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Generic, Literal, Self, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
@@ -27,14 +27,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from rewardlab.errors import DataError
 from rewardlab.prompts import interleaved, joined
-from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.conversations import Sample, chat_sample, read_item, references, split_samples
+from rewardlab.samplers.base import FormatSampler, Sampler, SamplingParams
+from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
-from rewardlab.types import Completion, Message, Part
+from rewardlab.types import Completion, FinishReason, Message, Part
 
 # Parameters without effect on an answer: user, storage and billing at OpenAI.
 WITHOUT_EFFECT = frozenset(
@@ -53,12 +53,14 @@ CUTTING = ("truncate", "truncation_direction", "truncate_prompt_tokens", "max_ch
 # Values without effect, which clients send as defaults.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
+    "background": (False,),
     "best_of": (1,),
     "chat_template_kwargs": ({},),
     "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
+    "include": ([],),
     "logit_bias": ({},),
     "logprobs": (False,),
     "min_p": (0,),
@@ -71,10 +73,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "softmax": (False,),
     "stop": ([], ""),
     "store": (False,),
+    "stream": (False,),
+    "text": ({"format": {"type": "text"}},),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_k": (-1, 0),
     "top_logprobs": (0,),
+    "truncation": ("disabled",),
     "use_activation": (False,),
     "verbosity": ("medium",),
 }
@@ -101,26 +106,11 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatCompletionRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "example": {
-                "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
-            }
-        },
-    )
+class CompletionRequest(BaseModel):
+    model_config = ConfigDict(extra="allow")
     model: str = ""
-    messages: list[JsonObject] = Field(min_length=1, max_length=256)
-    n: int = Field(1, ge=1, le=64)
     temperature: float | None = Field(None, ge=0, le=10)
     top_p: float | None = Field(None, ge=0.001, le=1)
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    do_sample: bool | None = Field(None, description="false: greedy, as at temperature 0")
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
 
     @field_validator("temperature")
     @classmethod
@@ -129,11 +119,79 @@ class ChatCompletionRequest(BaseModel):
             raise ValueError("expected 0, for greedy, or 0.01 to 10: below that the probabilities are not finite")
         return temperature
 
+
+class ChatCompletionRequest(CompletionRequest):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
+            }
+        },
+    )
+    messages: list[JsonObject] = Field(min_length=1, max_length=256)
+    n: int = Field(1, ge=1, le=64)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    do_sample: bool | None = Field(None, description="false: greedy, as at temperature 0")
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
     @model_validator(mode="after")
     def _samples_or_not(self) -> Self:
         if self.do_sample is False and self.temperature:
             raise ValueError("do_sample is false, which is greedy, but the temperature is above 0; leave one of them out")
         return self
+
+
+class ResponsesRequest(CompletionRequest):
+    model_config = ConfigDict(json_schema_extra={"example": {"input": "What color is it?", "instructions": "Be brief."}})
+    input: str | Annotated[list[JsonObject], Field(min_length=1, max_length=255)]
+    instructions: str | None = Field(None, description="a message of the system before the input")
+    max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+
+    @property
+    def chat(self) -> ChatCompletionRequest:
+        """Return the request as one of chat completions. Raise DataError for an input of reasoning alone."""
+        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        messages = [item for item in items if item.get("type") != "reasoning"]
+        if not messages:
+            raise DataError("input has no message; expected a text, or at least one message of the user")
+        if self.instructions is not None:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        options = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_output_tokens}
+        return ChatCompletionRequest.model_validate({"model": self.model, "messages": messages, **options})
+
+    def response(self, completion: ChatCompletion) -> JsonObject:
+        """Return a completion as an object of the Responses API."""
+        [choice], usage = completion.choices, completion.usage
+        is_cut = choice.finish_reason == FinishReason.LENGTH
+        status = "incomplete" if is_cut else "completed"
+        message = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "status": status}
+        return {
+            "id": f"resp_{uuid.uuid4().hex}",
+            "object": "response",
+            "created_at": completion.created,
+            "model": completion.model,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "error": None,
+            "output": [message | {"content": [{"type": "output_text", "text": choice.message.content, "annotations": []}]}],
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            },
+            "instructions": self.instructions,
+            "max_output_tokens": completion.max_tokens or self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "tools": [],
+            "tool_choice": "none",
+            "parallel_tool_calls": False,
+        }
 
 
 class ChatMessage(BaseModel):
@@ -174,6 +232,27 @@ def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
+def _response_format(request: ChatCompletionRequest, sampler: Sampler) -> str:
+    """Return the format of JSON that a completion is requested in, itself as JSON; "" for none, and for one that is not
+    supported: for a reward, or where the engine does not take it."""
+    form, is_reward = (request.model_extra or {}).get("response_format"), request.messages[-1].get("role") == "assistant"
+    is_json = isinstance(form, dict) and form.get("type") in ("json_object", "json_schema") and not is_reward
+    return json.dumps(form) if is_json and isinstance(sampler, FormatSampler) and sampler.takes_response_format else ""
+
+
+def _check_json(completions: Sequence[Completion]) -> None:
+    """Raise UnsupportedParameterError for a complete answer that is no JSON although that was requested."""
+    for completion in completions:
+        if completion.finish is FinishReason.STOP:
+            try:
+                json.loads(completion.text)
+            except ValueError as error:
+                raise UnsupportedParameterError(
+                    "the answer is not JSON: the judge's engine does not follow 'response_format'; leave it out",
+                    "response_format",
+                ) from error
+
+
 def _max_tokens(request: ChatCompletionRequest, most: int) -> int:
     """Return how many tokens an answer has at most: as many as are requested, and no more than the server writes."""
     return min(most, request.max_completion_tokens or request.max_tokens or most)
@@ -182,19 +261,20 @@ def _max_tokens(request: ChatCompletionRequest, most: int) -> int:
 def chat_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute)
 
-    async def complete(request: ChatCompletionRequest) -> list[Completion]:
+    async def complete(request: ChatCompletionRequest, form: str) -> list[Completion]:
         turns = [read_item(message) for message in request.messages]
         for message, turn in zip(request.messages, turns, strict=True):
             if turn.role not in ("system", "user", "assistant"):
                 raise DataError(f"a message has the role {turn.role!r:.80}; expected system, developer, user or assistant")
-            if message.get("tool_calls") or message.get("function_call"):
-                raise DataError("a message calls a tool; chat completions support text and images only")
-        service.limits.check_images(sum(len(references(turn.content)) for turn in turns))
-        await service.check_context(*(turn.content.text for turn in turns))
-        chat = []
-        for turn in turns:
-            text, images = turn.content.text, await service.images(references(turn.content))
-            chat.append(Message(turn.role, tuple(joined(interleaved(text, images) if images else [Part(text=text)]))))
+            if message.get("tool_calls") or message.get("function_call") or message.get("type") == "function_call":
+                raise DataError("a message calls a tool; chat completions support text, images and videos only")
+        contents = [turn.content for turn in turns]
+        service.check_media(*contents)
+        await service.check_context(*(content.text for content in contents))
+        chat = [
+            Message(turn.role, tuple(joined(interleaved(text, images) if images else [Part(text=text)])))
+            for turn, (text, images) in zip(turns, await service.shown(contents), strict=True)
+        ]
         judge = service.judge
         greedy = 0.0 if request.do_sample is False else None
         options = (greedy if request.temperature is None else request.temperature, request.top_p)
@@ -202,10 +282,40 @@ def chat_routes(service: JudgeService) -> APIRouter:
         temperature, top_p = (b if a is None else a for a, b in zip(options, defaults, strict=True))
         service.limits.check_completion(request.n)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-        params = SamplingParams(request.n, temperature, top_p, _max_tokens(request, judge.config.max_tokens), seed)
+        params = SamplingParams(request.n, temperature, top_p, _max_tokens(request, judge.config.max_tokens), seed, form)
         job = ChatJob(tuple(chat), params, is_new_draw=request.seed is None)
         completions: list[Completion] = await service.queue.submit(job)
+        if form:
+            _check_json(completions)
         return completions
+
+    async def answer(request: ChatCompletionRequest) -> ChatCompletion:
+        switched_off = (request.model_extra or {}).get("chat_template_kwargs") == {"enable_thinking": False}
+        is_neutral = switched_off and service.queue.versions.current.never_thinks_apart
+        form = _response_format(request, service.judge.sampler)
+        supported = {"chat_template_kwargs": is_neutral, "response_format": bool(form)}
+        refuse_unsupported(request.model_extra, without_effect=[name for name, holds in supported.items() if holds])
+        usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
+        if request.messages[-1].get("role") == "assistant":
+            if request.n > 1:
+                raise DataError("a reward is a single number: n must be 1 if the last message is the assistant's")
+            reward = (await service.sample_rewards([chat_sample(request.messages)]))[0]
+            choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
+        else:
+            completions = await complete(request, form)
+            most = _max_tokens(request, service.judge.config.max_tokens)
+            lowered = most if most < (request.max_completion_tokens or request.max_tokens or 0) else None
+            choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
+            num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
+            usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
+        return ChatCompletion(
+            id=f"chatcmpl-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=request.model or service.judge_name,
+            choices=choices,
+            usage=usage,
+            max_tokens=lowered,
+        )
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
@@ -214,34 +324,18 @@ def chat_routes(service: JudgeService) -> APIRouter:
         A completion without ``seed`` is sampled anew each time, and has no more tokens than the server writes: ``max_tokens``
         in the answer says how many, if more were requested. Unsupported parameters that would change the answer are refused
         (400); sampling parameters have no effect on a reward."""
-        switched_off = (request.model_extra or {}).get("chat_template_kwargs") == {"enable_thinking": False}
-        is_neutral = switched_off and service.queue.versions.current.never_thinks_apart
-        refuse_unsupported(request.model_extra, without_effect=("chat_template_kwargs",) if is_neutral else ())
-        usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
-        if request.messages[-1].get("role") == "assistant":
-            if request.n > 1:
-                raise DataError("a reward is a single number: n must be 1 if the last message is the assistant's")
-            reward = (await service.sample_rewards([chat_sample(request.messages)]))[0]
-            choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
-        else:
-            completions = await complete(request)
-            most = _max_tokens(request, service.judge.config.max_tokens)
-            lowered = most if most < (request.max_completion_tokens or request.max_tokens or 0) else None
-            choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
-            num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
-            usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
-        response = ChatCompletion(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
-            created=int(time.time()),
-            model=request.model or service.judge_name,
-            choices=choices,
-            usage=usage,
-            max_tokens=lowered,
-        )
+        response = await answer(request)
         if not request.stream:
             return response
         with_usage = request.stream_options is not None and request.stream_options.include_usage
         return StreamingResponse(_events(response, with_usage), media_type="text/event-stream")
+
+    @router.post("/v1/responses")
+    async def responses(request: ResponsesRequest) -> JsonObject:
+        """Answer as chat completions do, in the shape of OpenAI's Responses API. Nothing is stored, streamed or truncated:
+        parameters for that are refused (400)."""
+        refuse_unsupported(request.model_extra)
+        return request.response(await answer(request.chat))
 
     return router
 

@@ -22,7 +22,7 @@ from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
-from rewardlab.types import IMAGE_MARK
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK
 
 Document = str | JsonObject
 MATCHES_PER_DOCUMENT = 2  # at most, in a knockout
@@ -57,7 +57,7 @@ def document_samples(
     if len(queries) not in (1, len(documents)):
         raise DataError(f"{len(queries)} queries for {len(documents)} documents; expected one, or one for each")
     read_queries = [read_document(query) for query in queries]
-    if not all(query.text.strip(IMAGE_MARK).strip() for query in read_queries):
+    if not all(query.text.strip(IMAGE_MARK + VIDEO_MARK).strip() for query in read_queries):
         raise DataError("a query has no text; the judge needs the question")
     read_queries = read_queries * len(documents) if len(queries) == 1 else read_queries
     return [

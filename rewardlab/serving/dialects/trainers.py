@@ -274,7 +274,9 @@ def _output(response: JsonObject) -> Content:
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
     contents = [content for item in output if (content := read_item(item).content).text.strip()]
     return Content(
-        "\n".join(content.text for content in contents), tuple(image for content in contents for image in content.images)
+        "\n".join(content.text for content in contents),
+        tuple(image for content in contents for image in content.images),
+        tuple(video for content in contents for video in content.videos),
     )
 
 
