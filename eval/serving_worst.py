@@ -43,7 +43,7 @@ MAX_REFUSAL_SECONDS, MAX_MB = 0.2, 50.0  # the seconds on a machine that counts 
 LIMITS = Limits(group_timeout=0.02)
 VALUES, ENTRIES = LIMITS.json_values - 2_000, LIMITS.items
 HERE, THERE = "http://localhost:1", "http://localhost:2"
-LONG = "word " * (MAX_CHARS // 5)
+LONG, SHORT = "word " * (MAX_CHARS // 5), 1_000  # characters of a response that is compared with 127 others
 GROUPS, GROUP = ENTRIES // LIMITS.responses, LIMITS.responses
 
 
@@ -86,7 +86,7 @@ def texts(number: int, characters: int = MAX_CHARS) -> list[str]:
 def sequences() -> list[str]:
     """Return as many samples as a request may have, in groups of the most responses to one question."""
     heads = [f"<|im_start|>user\nWhich {n}?<|im_end|>\n<|im_start|>assistant\n" for n in range(GROUPS)]
-    return [f"{heads[n // GROUP]}{text}<|im_end|>" for n, text in enumerate(texts(GROUPS * GROUP))]
+    return [f"{heads[n // GROUP]}{text}<|im_end|>" for n, text in enumerate(texts(GROUPS * GROUP, SHORT))]
 
 
 def _output(text: str) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _documents() -> dict[str, Any]:
     return {"query": LONG, "documents": texts(ENTRIES)}
 
 
-def _rewards(number: int, votes: int) -> dict[str, Any]:
-    return {"question": "Which?", "responses": texts(GROUP, min(MAX_CHARS, 28_000_000 // (number * GROUP))), "votes": votes}
+def _rewards(votes: int) -> dict[str, Any]:
+    return {"question": "Which?", "responses": texts(GROUP, SHORT), "votes": votes}
 
 
 def _png() -> bytes:
@@ -130,11 +130,11 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     },
     "/v1/judge": _pair,
     "/v1/judge/live": _pair,
-    "/v1/rewards": lambda: _rewards(1, 16),
+    "/v1/rewards": lambda: _rewards(16),
     "/v1/judge/batch": lambda: [
         {"question": "Which?", "responses": [text, "b"], "votes": MAX_VOTES} for text in texts(ENTRIES)
     ],
-    "/v1/rewards/batch": lambda: [_rewards(GROUPS, 2)] * GROUPS,
+    "/v1/rewards/batch": lambda: [_rewards(1)] * GROUPS,
     "/get_reward": lambda: {"query": sequences()},
     "/get_reward_mllm": lambda: {"query": sequences()},
     "/slime": lambda: {"prompt": LONG, "response": LONG, "label": {"anchor": LONG, "more": [0] * VALUES}},
@@ -142,7 +142,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     "/aggregate_metrics": lambda: {"verify_responses": [{f"k{n}": n for n in range(990)}] * (VALUES // 992)},
     "/compare": lambda: {
         "conversation_history": [{"role": "user", "content": LONG}],
-        "response_objs": list(map(_output, texts(GROUP))),
+        "response_objs": list(map(_output, texts(GROUP, SHORT))),
     },
     "/verify": lambda: {
         "responses_create_params": {"input": LONG},
@@ -275,7 +275,7 @@ TITLE = """# What the most expensive requests cost the endpoint
 
 Each route gets the bodies at a server's limits that its schema refuses, and the largest that it accepts. A refusal may take
 0.2 CPU seconds. Memory is the peak above the body's own bytes. The judge answers at once: the CPU seconds of accepted bodies
-are the endpoint's.
+are the endpoint's, and those of building prompts. Groups have the most responses to one question, of 1,000 characters each.
 """
 
 
