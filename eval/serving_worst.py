@@ -287,7 +287,7 @@ def table(found: Sequence[Cost]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for path in dict.fromkeys(cost.path for cost in found):
-        refusals = [cost for cost in found if cost.path == path and cost.body != "the largest"]
+        refusals = [cost for cost in found if cost.path == path and cost.status >= 400 and cost.body != "the largest"]
         [largest] = [cost for cost in found if cost.path == path and cost.body == "the largest"]
         slow, big = max(refusals, key=lambda cost: cost.seconds), max(refusals, key=lambda cost: cost.mb)
         cells = [f"`{path}`", slow.body, f"{slow.bytes:,}", f"{slow.seconds:.2f}", big.body, f"{big.bytes:,}", f"{big.mb:.0f}"]
