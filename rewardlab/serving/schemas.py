@@ -20,7 +20,7 @@ class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-Answer = str | list[JsonObject]  # a text, or parts: {"type": "text", "text"}, {"type": "image", "image"}, ...
+Answer = str | Items[JsonObject]  # a text, or parts: {"type": "text", "text"}, {"type": "image", "image"}, ...
 
 
 def text_of_answer(answer: Answer) -> str:

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
@@ -73,7 +74,7 @@ def _check_number(number: int, limits: Limits) -> None:
 
 def _loads(text: str, limits: Limits) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_object)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=partial(_object, limits))
     except RecursionError as error:
         raise _too_deep(limits) from error
     except json.JSONDecodeError:
@@ -82,7 +83,9 @@ def _loads(text: str, limits: Limits) -> Any:
         raise HTTPException(400, "the body holds an integer of more digits than can be read") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(limits: Limits, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > limits.items:  # refused before it is built
+        _check_length(len(pairs), "an object of the body", limits)
     if len(values := dict(pairs)) < len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise HTTPException(400, f"the body has the key {twice[:80]!r} twice in one object: which value counts is not known")

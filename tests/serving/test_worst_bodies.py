@@ -1,0 +1,78 @@
+"""The most expensive bodies of each route: what a refusal builds is bounded, and so are its seconds and memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from eval.serving_worst import ENTRIES, LIMITS, MAX_MB, MAX_REFUSAL_SECONDS, application, bodies, routes_with_bodies
+from rewardlab.serving.strict_json import parse_json
+from tests.support.shell import run_module
+
+MAX_ERRORS = ENTRIES + 32  # each unknown key of an object has one
+APP = application()
+LARGE = ("texts", "texts with an emoji")  # of 30 MB each
+ROUTES = {path: route for path, route in routes_with_bodies(APP).items() if route.body_field}
+
+
+@pytest.fixture(scope="module")
+def refused() -> list[tuple[str, str, Any]]:
+    return [one for one in bodies(APP, refusals_only=True) if one[1] not in (*LARGE, "unknown keys")]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_few_errors_are_built(refused: list[tuple[str, str, Any]], path: str) -> None:
+    """A schema ends at the first wrong item of a list, however many there are, and however deep the list."""
+    field = ROUTES[path].body_field
+    assert field is not None
+    for route, name, body in refused:
+        if route == path:
+            _, errors = field.validate(body, loc=("body",))
+            assert len(errors or []) <= MAX_ERRORS, (name, errors[0])
+
+
+def test_a_route_without_a_body() -> None:
+    """It fails the enumeration, whatever its method."""
+    app = FastAPI()
+
+    @app.put("/v1/new")
+    async def new(body: dict[str, str]) -> None:
+        pass
+
+    with pytest.raises(KeyError, match=r"no body for .*/v1/new"):
+        routes_with_bodies(app)
+    paths = {route.path for route in APP.routes if isinstance(route, APIRoute) and "POST" in route.methods}
+    assert {"/v1/judge", "/v1/uploads", "/rerank", "/verify", "/v1/peers/join"} <= paths
+
+
+def test_a_large_object_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are neither collected nor looked at."""
+    monkeypatch.setattr("rewardlab.serving.strict_json._check_values", pytest.fail)
+    with pytest.raises(Exception, match="1,025 entries"):
+        parse_json(json.dumps([{f"k{n}": 0 for n in range(ENTRIES + 1)}]).encode(), LIMITS)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is read from /proc")
+def test_the_cost_of_refusals() -> None:
+    """Every route: seconds of the thread that serves all clients, and memory above the body's own.
+
+    Large texts take more memory than others, and many keys a little more: the text of a body beside its values, of one body
+    at a time."""
+    done = run_module("eval.serving_worst", "--json", "--refusals")
+    assert done.returncode == 0, done.stderr[-2000:]
+    machine, *costs = map(json.loads, done.stdout.splitlines())
+    refused = [cost for cost in costs if cost["status"] >= 400]
+    accepted = {cost["path"] for cost in costs if cost["status"] < 400 and cost["body"] != "texts with an emoji"}
+    assert accepted <= {"/seed_session", "/aggregate_metrics"}
+    assert {cost["path"] for cost in refused} | {"/seed_session"} == set(routes_with_bodies(APP))
+    most_s = MAX_REFUSAL_SECONDS * max(1.0, machine["counting_seconds"] / 0.1)
+    assert [cost for cost in refused if cost["seconds"] > most_s] == []
+    most_mb = {"unknown keys": 60.0, "texts": 75.0, "texts with an emoji": 250.0}
+    assert [cost for cost in refused if cost["mb"] > most_mb.get(cost["body"], MAX_MB)] == []
