@@ -17,6 +17,7 @@ import numpy as np
 from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.metrics.prediction_powered import CorrectedMean, corrected_mean
 from rewardlab.models.checkpoints import commit
+from rewardlab.reporting.tables import markdown_table
 
 NUM_PAIRS, NUM_VOTES = 2000, 8
 NOISES = {"people as they judge": 0.0, "15 % of labels turned": 0.15}
@@ -85,9 +86,7 @@ def main() -> None:
         "saved are a mean.",
         f"The corrected mean is covered in {min(shares)} to {max(shares)} %.",
         "",
-        f"| {' | '.join(COLUMNS)} |",
-        "|---" * len(COLUMNS) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        *markdown_table(COLUMNS, rows),
     ]
     options.out.write_text("\n".join(lines) + "\n")
 

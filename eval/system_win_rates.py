@@ -21,6 +21,7 @@ from rewardlab.benchmarks.systems import SystemScores, system_scores
 from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.metrics.prediction_powered import CorrectedScore
 from rewardlab.models.checkpoints import commit
+from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import Judgment, Outcome, PreferencePair
 
 STRENGTHS = np.array([0.0, 0.15, 0.4, 0.6])  # logits
@@ -128,9 +129,7 @@ def main() -> None:
         "percent of pairs of",
         f"systems in their true order. The corrected win rate is covered in {min(shares)} to {max(shares)} %.",
         "",
-        f"| {' | '.join(COLUMNS)} |",
-        "|---" * len(COLUMNS) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        *markdown_table(COLUMNS, rows),
     ]
     options.out.write_text("\n".join(lines) + "\n")
 

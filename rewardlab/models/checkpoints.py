@@ -134,17 +134,13 @@ def _tensor_facts(path: Path) -> list[str]:
         try:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length)) if length < size else {}
-            parts = {
-                f"{name} {entry['dtype']} {entry['shape']}": (
-                    8 + length + entry["data_offsets"][0],
-                    8 + length + entry["data_offsets"][1],
-                )
-                for name, entry in header.items()
-                if name != "__metadata__"
-            }
-        except (ValueError, KeyError, TypeError, IndexError):
-            parts = {}
-        return [f"{name} {_ends(file, *ends)}" for name, ends in (parts or {f"{path.name} {size}": (0, size)}).items()]
+            entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
+            parts = {f"{name} {entry['dtype']} {entry['shape']}": tuple(entry["data_offsets"]) for name, entry in entries}
+            if not all(0 <= start <= end <= size for start, end in parts.values()):
+                raise ValueError("a tensor is outside of the file")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            length, parts = -8, {f"{path.name} {size}": (0, size)}
+        return [f"{name} {_ends(file, 8 + length + start, 8 + length + end)}" for name, (start, end) in parts.items()]
 
 
 def _ends(file: BinaryIO, start: int, end: int) -> str:

@@ -76,9 +76,14 @@ def sanitize(text: str, template: str) -> str:
     heading = headings(template)
     if heading is None:
         return text
-    lines = _LINE_END.sub("\n", text)
-    if not text.isascii():
-        looks = [_INVISIBLE.sub("", unicodedata.normalize("NFKC", line)) for line in lines.split("\n")]
-        quoted = [QUOTE * bool(heading.match(look)) + line for look, line in zip(looks, lines.split("\n"), strict=True)]
-        return "\n".join(quoted) if quoted != lines.split("\n") else text
-    return heading.sub(QUOTE, lines) if heading.search(lines) else text
+    lines = _LINE_END.sub("\n", text).split("\n")
+    looks = list(map(_look_of, lines))
+    quoted = heading.sub(QUOTE, "\n".join(looks)).split("\n")  # a heading may go on in the next line
+    if quoted == looks:
+        return text
+    return "\n".join(QUOTE * (after != look) + line for after, look, line in zip(quoted, looks, lines, strict=True))
+
+
+def _look_of(line: str) -> str:
+    """Return a line without what nobody sees, in plain letters for those of full width."""
+    return line if line.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", line))

@@ -87,8 +87,17 @@ class Sample:
     def of(question: Content, response: Content, anchor: str | None = None, scope: str = "", rollout: str = "") -> Sample:
         """Return the sample of two contents. Raise DataError for media that are no references."""
         check_references(question.images, question.videos, response.images, response.videos)
-        of = (question.images, anchor, scope, response.images, rollout, question.videos, response.videos)
-        return Sample(question.text, response.text, *of)
+        return Sample(
+            question.text,
+            response.text,
+            images=question.images,
+            anchor=anchor,
+            scope=scope,
+            response_images=response.images,
+            rollout=rollout,
+            videos=question.videos,
+            response_videos=response.videos,
+        )
 
     @property
     def contents(self) -> tuple[Content, Content]:

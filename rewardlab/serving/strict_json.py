@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +16,9 @@ from typing import Any
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
+from rewardlab.data.files import has_lone_surrogate
 from rewardlab.serving.limits import Limits
+from rewardlab.verdicts.formats import without_doubles
 
 # Texts below these may be whole files.
 MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "video", "video_url", "url", "media"})
@@ -86,10 +87,10 @@ def _loads(text: str, limits: Limits) -> Any:
 def _object(limits: Limits, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > limits.items:  # refused before it is built
         _check_length(len(pairs), "an object of the body", limits)
-    if len(values := dict(pairs)) < len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise HTTPException(400, f"the body has the key {twice[:80]!r} twice in one object: which value counts is not known")
-    return values
+    try:
+        return without_doubles(pairs)
+    except ValueError as error:
+        raise HTTPException(400, f"the body cannot be read: {error}") from error
 
 
 def _refuse(constant: str) -> None:
@@ -151,11 +152,8 @@ def _check_text(text: str, limits: Limits, *, is_media: bool, has_surrogates: bo
             422,
             f"a text has {len(text):,} characters; this server takes at most {limits.characters:,} (its --limit characters)",
         )
-    if has_surrogates and not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise HTTPException(400, "the body holds half of a surrogate pair, which is no character") from error
+    if has_surrogates and has_lone_surrogate(text):
+        raise HTTPException(400, "the body holds half of a surrogate pair, which is no character")
 
 
 def _label(text: str) -> Any:

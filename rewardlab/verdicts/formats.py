@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import takewhile
@@ -184,9 +185,10 @@ def overall_judgment(text: str) -> Verdict:
 
 
 def without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the fields of an object. Raise ValueError where two have one name: a reader would see but the last."""
+    """Return the fields of an object of JSON. Raise ValueError where two have one name: a reader would see but the last."""
     if len(names := dict(fields)) < len(fields):
-        raise ValueError("a name appears twice")
+        [(name, _)] = Counter(name for name, _ in fields).most_common(1)
+        raise ValueError(f"the key {name[:80]!r} appears twice in one object: which value counts is not known")
     return names
 
 

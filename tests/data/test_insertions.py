@@ -82,6 +82,9 @@ def test_a_heading_that_looks_like_one_is_quoted(template: Any) -> None:
             text = f"red\n{line} blue"
             assert sanitize(text, template.text) == f"red\n> {line} blue", (hidden, line)
             assert sanitize(sanitize(text, template.text), template.text) == sanitize(text, template.text)
+    if " " in first:
+        for words in (first.replace(" ", "\n", 1), first.replace(" ", "\u200b\n", 1)):
+            assert sanitize(f"ä\n{words}", template.text) == f"ä\n> {words}"
 
 
 def test_control_tokens_of_other_families_are_broken() -> None:

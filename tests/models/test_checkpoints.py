@@ -270,6 +270,18 @@ def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
     assert weights_id(tmp_path / "none") == ""
 
 
+@pytest.mark.parametrize(
+    "header", ["[]", "{", '{"w": 1}', '{"w": {"dtype": "F32", "shape": [1], "data_offsets": [-9, 4]}}', "[" * 5000]
+)
+def test_a_file_that_is_no_safetensors_is_known_as_a_whole(header: str, tmp_path: Path) -> None:
+    names = []
+    for last in (b"a", b"b"):
+        data = len(header).to_bytes(8, "little") + header.encode() + bytes(99) + last
+        (tmp_path / "model.safetensors").write_bytes(data)
+        names.append(weights_id(tmp_path))
+    assert len(set(names)) == 2
+
+
 def test_an_adapter_is_known_with_its_base(tmp_path: Path) -> None:
     """By the content of a local base, wherever that is; by the name of one of the hub."""
 

@@ -195,7 +195,9 @@ def test_a_rollout_that_is_sent_again() -> None:
         assert calls == [[2, 4, 6]]
         gate.set()
         assert await asyncio.gather(again, other, third, late) == [1, 2, 3, 3]
+        now = asyncio.get_running_loop().time()
         assert await sent(4, "r0") == 2
+        assert asyncio.get_running_loop().time() == now  # at once
         assert buffer.num_waiting == 0
         assert await asyncio.gather(sent(2), sent(6)) == [1, 3]  # after the timeout
         assert buffer.num_dissolved == 0

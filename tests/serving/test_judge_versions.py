@@ -286,12 +286,15 @@ def test_the_same_checkpoint_in_two_folders_is_one_judge(tmp_path: Path) -> None
 
     first, second = version("one"), version("two")
     assert first.weights
+    assert first.never_thinks_apart
     assert (first.hash, first.cache_name) == (second.hash, second.cache_name)
     with (tmp_path / "two" / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x01")
     assert version("two").cache_name != first.cache_name
     assert second.cache_name == first.cache_name  # that of the weights as they were opened
+    (tmp_path / "two" / "chat_template.jinja").write_text("{% if enable_thinking %}<think>{% endif %}")
+    assert not version("two").never_thinks_apart
 
 
 @pytest.mark.nightly

@@ -137,6 +137,11 @@ class ChatCompletionRequest(CompletionRequest):
     stream: bool = False
     stream_options: StreamOptions | None = None
 
+    @property
+    def most_tokens(self) -> int | None:
+        """Return how many tokens an answer may have, None for as many as the server writes."""
+        return self.max_completion_tokens or self.max_tokens
+
     @model_validator(mode="after")
     def _samples_or_not(self) -> Self:
         if self.do_sample is False and self.temperature:
@@ -253,11 +258,6 @@ def _check_json(completions: Sequence[Completion]) -> None:
                 ) from error
 
 
-def _max_tokens(request: ChatCompletionRequest, most: int) -> int:
-    """Return how many tokens an answer has at most: as many as are requested, and no more than the server writes."""
-    return min(most, request.max_completion_tokens or request.max_tokens or most)
-
-
 def chat_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute)
 
@@ -282,7 +282,8 @@ def chat_routes(service: JudgeService) -> APIRouter:
         temperature, top_p = (b if a is None else a for a, b in zip(options, defaults, strict=True))
         service.limits.check_completion(request.n)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-        params = SamplingParams(request.n, temperature, top_p, _max_tokens(request, judge.config.max_tokens), seed, form)
+        most = judge.config.max_tokens  # no answer has more, however many are requested
+        params = SamplingParams(request.n, temperature, top_p, min(most, request.most_tokens or most), seed, form)
         job = ChatJob(tuple(chat), params, is_new_draw=request.seed is None)
         completions: list[Completion] = await service.queue.submit(job)
         if form:
@@ -303,8 +304,8 @@ def chat_routes(service: JudgeService) -> APIRouter:
             choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
         else:
             completions = await complete(request, form)
-            most = _max_tokens(request, service.judge.config.max_tokens)
-            lowered = most if most < (request.max_completion_tokens or request.max_tokens or 0) else None
+            most = service.judge.config.max_tokens
+            lowered = most if (request.most_tokens or 0) > most else None
             choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
             num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
             usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
