@@ -284,15 +284,19 @@ def agreement_sentence(scores: AgreementScores) -> str:
     )
 
 
+def estimate_text(estimate: AccuracyEstimate | None) -> str:
+    """Return an estimate in percent with its interval, a dash for none."""
+    return "–" if estimate is None else with_interval(estimate.accuracy, estimate.interval)
+
+
 def agreement_rows(scores: AgreementScores) -> list[tuple[str, ...]]:
     """Return (metric, of one person, of the judge) in percent with intervals."""
-
-    def cell(estimate: AccuracyEstimate | None) -> str:
-        return "–" if estimate is None else with_interval(estimate.accuracy, estimate.interval)
-
-    rows: list[tuple[str, ...]] = [("with the label of all ratings", cell(scores.person), cell(scores.judge))]
-    rows += [("with one (other) person", cell(scores.others), cell(scores.judge_with_one))]
-    rows += [(f"{name} ({group.n:,} pairs)", cell(group.person), cell(group.judge)) for name, group in scores.groups.items()]
+    rows: list[tuple[str, ...]] = [("with the label of all ratings", estimate_text(scores.person), estimate_text(scores.judge))]
+    rows += [("with one (other) person", estimate_text(scores.others), estimate_text(scores.judge_with_one))]
+    rows += [
+        (f"{name} ({group.n:,} pairs)", estimate_text(group.person), estimate_text(group.judge))
+        for name, group in scores.groups.items()
+    ]
     for name, bias in (("longer response", scores.length_bias), ("response shown first", scores.place_bias)):
         if bias is not None:
             low, high = bias.interval

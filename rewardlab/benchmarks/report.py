@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from rewardlab.benchmarks.agreement import AGREEMENT, RATERS, AgreementScores, agreement_rows, agreement_sentence, rater_rows
+from rewardlab.benchmarks.agreement import (
+    AGREEMENT,
+    RATERS,
+    AgreementScores,
+    agreement_rows,
+    agreement_sentence,
+    estimate_text,
+    rater_rows,
+)
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import (
     MOST_OF_A_KIND,
@@ -45,7 +53,7 @@ from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision
 from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
-from rewardlab.metrics.intervals import AccuracyEstimate, Interval
+from rewardlab.metrics.intervals import Interval
 from rewardlab.metrics.prediction_powered import CorrectedScore
 from rewardlab.metrics.ties import TieScores
 from rewardlab.reporting.pages import page_environment
@@ -373,7 +381,7 @@ def slice_rows(cells: Mapping[str, CountedEstimate]) -> list[tuple[str, str, str
 
 
 def _curve_cells(point: CurvePoint, tokens_per_vote: float | None) -> tuple[str, ...]:
-    both = ["–" if cell is None else with_interval(cell.accuracy, cell.interval) for cell in (point.balanced, point.weighted)]
+    both = [estimate_text(cell) for cell in (point.balanced, point.weighted)]
     one_order = with_interval(point.accuracy, point.interval)
     tokens = "–" if tokens_per_vote is None else f"{point.k * tokens_per_vote:.0f}"
     return str(point.k), one_order, percent(point.any_correct), *both, tokens
@@ -519,15 +527,11 @@ def systems_sentence(scores: SystemScores) -> str:
 
 def win_rate_rows(scores: Mapping[str, CorrectedScore]) -> list[tuple[str, ...]]:
     """Return (name, numbers of pairs, the three means in percent with intervals, labels saved and to come) of each score."""
-
-    def cell(estimate: AccuracyEstimate | None) -> str:
-        return "–" if estimate is None else with_interval(estimate.accuracy, estimate.interval)
-
     return [
         (
             name,
             f"{score.num_pairs:,} ({score.num_labelled:,})",
-            *map(cell, (score.judge_only, score.label_only, score.corrected)),
+            *map(estimate_text, (score.judge_only, score.label_only, score.corrected)),
             "–" if score.saved is None else f"{percent(score.saved, 0)} %",
             "–" if score.labels_more is None else f"{score.labels_more:,}",
         )
