@@ -133,11 +133,11 @@ def _tensor_facts(path: Path) -> list[str]:
     with path.open("rb") as file:
         try:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length < size else {}
+            header = json.loads(file.read(length) if length < size else "")
             entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
             parts = {f"{name} {entry['dtype']} {entry['shape']}": tuple(entry["data_offsets"]) for name, entry in entries}
-            if not all(0 <= start <= end <= size for start, end in parts.values()):
-                raise ValueError("a tensor is outside of the file")
+            if not parts or not all(0 <= start <= end <= size for start, end in parts.values()):
+                raise ValueError("no tensor, or one outside of the file")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             length, parts = -8, {f"{path.name} {size}": (0, size)}
         return [f"{name} {_ends(file, 8 + length + start, 8 + length + end)}" for name, (start, end) in parts.items()]

@@ -271,7 +271,7 @@ def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["[]", "{", '{"w": 1}', '{"w": {"dtype": "F32", "shape": [1], "data_offsets": [-9, 4]}}', "[" * 5000]
+    "header", ["[]", "{}", "{", '{"w": 1}', '{"w": {"dtype": "F32", "shape": [1], "data_offsets": [-9, 4]}}', "[" * 5000]
 )
 def test_a_file_that_is_no_safetensors_is_known_as_a_whole(header: str, tmp_path: Path) -> None:
     names = []

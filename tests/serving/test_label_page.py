@@ -259,7 +259,7 @@ def test_two_raters_at_once(chromium: Any, tmp_path: Path) -> None:
         opened(chromium, url, PHONE, path=paths[1], has_touch=True, color_scheme="dark") as bob,
     ):
         for page in (ann, bob):
-            page.wait_for_function("document.querySelector('#side-0 img')?.naturalWidth === 40")
+            expect(page.locator("#side-0 img")).to_have_js_property("naturalWidth", 40)
             assert page.evaluate(PALE) == []
         ann.keyboard.press("s")
         ann.get_by_label("Another reason").fill("I counted 3 sides")
