@@ -312,7 +312,7 @@ class LogSigns:
             group = read_group(line)
         except ValueError as error:
             if not self.num_unreadable:
-                LOG.warning("a line of the log cannot be read, and is left out: %.300s", error)
+                LOG.warning("a line of the log cannot be read, and is left out: %.200s", " ".join(str(error).split()))
             self.num_unreadable += 1
             return None
         if self._key is not None and group.key != self._key:
