@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Security
 from fastapi.responses import FileResponse, Response, StreamingResponse
@@ -19,6 +19,7 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from pydantic import BaseModel
 
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import MediaError
@@ -28,7 +29,6 @@ from rewardlab.judging.margins import probability_judge_of
 from rewardlab.rewards.reward_log import OUTCOMES
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.auth import Keys
-from rewardlab.serving.connections import REASONS
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.dialects.openai import chat_routes, scalar_model_routes
 from rewardlab.serving.dialects.scoring import scoring_routes
@@ -67,18 +67,20 @@ from rewardlab.serving.uploads import read_upload
 from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import VerdictStatus
 
-T = TypeVar("T")
 _LABEL = re.compile(r"(\w+ [12AB])\W*\{(first|second)\}")
 
 
-async def _responses(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | ErrorResponse]:
-    async def response(call: Callable[[], Coroutine[Any, Any, T]]) -> T | ErrorResponse:
-        try:
-            return await call()
-        except REQUEST_ERRORS as error:
-            return ErrorResponse(**error_body(error))
+async def _responses(calls: Iterable[Callable[[], Coroutine[Any, Any, BaseModel]]]) -> Response:
+    """Return the list of responses, each written by its own call: a whole batch written at once would hold the event loop."""
 
-    return await gather_bounded(partial(response, call) for call in calls)
+    async def response(call: Callable[[], Coroutine[Any, Any, BaseModel]]) -> str:
+        try:
+            return (await call()).model_dump_json()
+        except REQUEST_ERRORS as error:
+            return ErrorResponse(**error_body(error)).model_dump_json()
+
+    parts = await gather_bounded(partial(response, call) for call in calls)
+    return Response(f"[{','.join(parts)}]", media_type="application/json")
 
 
 async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncIterator[str]:
@@ -262,15 +264,15 @@ def judging_routes(service: JudgeService) -> APIRouter:
         service.admit_requests([request])
         return await service.rewards(request)
 
-    @router.post("/v1/judge/batch")
-    async def judge_batch(requests: Items[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
+    @router.post("/v1/judge/batch", response_model=list[JudgeResponse | ErrorResponse])
+    async def judge_batch(requests: Items[JudgeRequest]) -> Response:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()
         return await _responses(partial(service.judge_pair, request, waits_for_room=True) for request in requests)
 
-    @router.post("/v1/rewards/batch")
-    async def rewards_batch(requests: Items[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
+    @router.post("/v1/rewards/batch", response_model=list[RewardsResponse | ErrorResponse])
+    async def rewards_batch(requests: Items[RewardsRequest]) -> Response:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()
@@ -286,16 +288,13 @@ class ServiceCollector:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        queue, groups, connections = self._service.queue, self._service.group_buffer, self._service.connections
+        queue, groups = self._service.queue, self._service.group_buffer
         for name, description in COUNTS.items():
             yield CounterMetricFamily(f"rewardlab_{name}", description, value=queue.counts[name])
         votes = {status.value: queue.statuses[status.value] for status in VerdictStatus}
         yield _by_label("votes", "samples by verdict status", "status", votes)
         yield CounterMetricFamily("rewardlab_groups_dissolved", "groups that did not fill in time", value=groups.num_dissolved)
-        closed = {reason: connections.closed[reason] for reason in REASONS}
-        yield _by_label("connections_closed", "connections closed by a limit", "reason", closed)
         for name, description, value in (
-            ("connections", "open connections", connections.num_open),
             ("waiting", "pairs in the queue", queue.num_waiting),
             ("group_members_waiting", "responses that wait for their group", groups.num_waiting),
             ("batch_seconds", "moving average of one call of the engine", queue.batch_seconds),

@@ -29,7 +29,6 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.rewards.reward_log import RewardLog
 from rewardlab.serving.admission import SHARE, as_part
 from rewardlab.serving.auth import Key, KeysFile
-from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.conversations import Sample, check_references
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
 from rewardlab.serving.judge_file import JudgeFile
@@ -105,7 +104,7 @@ class JudgeService:
     ) -> None:
         options = options or ServerOptions()
         self.queue, self.rules, self.limits, self.peers = queue, options.rules, options.limits, options.peers
-        self.connections, self.histograms = ConnectionCounts(), histograms or ServingHistograms()
+        self.histograms = histograms or ServingHistograms()
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee
@@ -353,7 +352,8 @@ class JudgeService:
         answers = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
-        return rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
+        seconds, version, num = time.perf_counter() - start, self.queue.versions.current, len(request.responses)
+        return await run_in_threadpool(rewards_response, result, version, num, seconds)  # of thousands of matches
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
         """Return the rewards of a group, on the server's own plan if ``strategy`` is "".
