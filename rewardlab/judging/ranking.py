@@ -57,8 +57,8 @@ def circular(num: int, budget: int | None = None) -> Plan:
     matches = [(n, (n + 1) % num) for n in range(num if num > 2 else 1)]
     _check(num, len(matches), budget, "circular")
     winners = yield matches
-    lost = [i + j - winner for (i, j), winner in zip(matches, winners, strict=True) if winner is not None]
-    won, lost = Counter(winners), Counter(lost)
+    won = Counter(winners)
+    lost = Counter(i + j - winner for (i, j), winner in zip(matches, winners, strict=True) if winner is not None)
     return Ranking(tiers_of([won[n] - lost[n] for n in range(num)]), len(matches), won[None])
 
 

@@ -298,6 +298,18 @@ def _comparison(match: JudgedMatch) -> Comparison:
     )
 
 
+def _compared(rewards: list[float], matches: Sequence[JudgedMatch]) -> CompareResponse:
+    comparisons = [_comparison(match) for match in matches]
+    scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
+    metrics = {
+        "mean_individual_score": statistics.fmean(scores),
+        "std_individual_score": statistics.pstdev(scores),
+        "tiebreak_usage_rate": 0.0,
+        "num_failed": float(sum(row.ranking is None for row in comparisons)),
+    }
+    return CompareResponse(rewards=rewards, comparison_results=comparisons, metrics=metrics)
+
+
 def nemo_gym_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["NeMo-Gym"], route_class=StrictJSONRoute)
 
@@ -326,15 +338,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         question = _with_principle(read_conversation(request.conversation_history), request.principle)
         samples = [Sample.of(question, _output(response)) for response in request.response_objs]
         result = await service.compare_samples(samples)
-        rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
-        scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
-        metrics = {
-            "mean_individual_score": statistics.fmean(scores),
-            "std_individual_score": statistics.pstdev(scores),
-            "tiebreak_usage_rate": 0.0,
-            "num_failed": float(sum(row.ranking is None for row in comparisons)),
-        }
-        return CompareResponse(rewards=rewards, comparison_results=comparisons, metrics=metrics)
+        return await run_in_threadpool(_compared, service.all_rewards(result), result.matches)
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
