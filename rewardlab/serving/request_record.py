@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from rewardlab.errors import ConfigError
@@ -127,20 +128,13 @@ def export_spans() -> None:
     trace.set_tracer_provider(provider)
 
 
-@contextlib.contextmanager
-def request_span(scope: Scope) -> Iterator[Any]:
-    """Yield the span of a request, None without OpenTelemetry."""
+def request_span(scope: Scope) -> contextlib.AbstractContextManager[Any]:
+    """Return a context with the span of a request, None without OpenTelemetry."""
     if trace is None:
-        yield None
-        return
-    carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    with trace.get_tracer("rewardlab").start_as_current_span(
-        scope["method"],
-        context=propagate.extract(carrier),
-        kind=trace.SpanKind.SERVER,
-        attributes={"http.request.method": scope["method"]},
-    ) as span:
-        yield span
+        return contextlib.nullcontext()
+    parent, method = propagate.extract(Headers(scope=scope)), {"http.request.method": scope["method"]}
+    tracer = trace.get_tracer("rewardlab")
+    return tracer.start_as_current_span(scope["method"], context=parent, kind=trace.SpanKind.SERVER, attributes=method)
 
 
 def end_span(span: Any, method: str, path: str, status: int, record: RequestRecord) -> None:
