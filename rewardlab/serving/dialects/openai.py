@@ -31,7 +31,7 @@ from rewardlab.samplers.base import FormatSampler, Sampler, SamplingParams
 from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
-from rewardlab.serving.schemas import Items, JsonObject
+from rewardlab.serving.schemas import Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import Completion, FinishReason, Message, Part
@@ -121,12 +121,8 @@ class CompletionRequest(BaseModel):
 
 
 class ChatCompletionRequest(CompletionRequest):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
-            }
-        },
+    model_config = example_config(
+        {"messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]}
     )
     messages: list[JsonObject] = Field(min_length=1, max_length=256)
     n: int = Field(1, ge=1, le=64)
@@ -150,7 +146,7 @@ class ChatCompletionRequest(CompletionRequest):
 
 
 class ResponsesRequest(CompletionRequest):
-    model_config = ConfigDict(json_schema_extra={"example": {"input": "What color is it?", "instructions": "Be brief."}})
+    model_config = example_config({"input": "What color is it?", "instructions": "Be brief."})
     input: str | Annotated[list[JsonObject], Field(min_length=1, max_length=255)]
     instructions: str | None = Field(None, description="a message of the system before the input")
     max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -342,20 +338,13 @@ def chat_routes(service: JudgeService) -> APIRouter:
 
 
 T = TypeVar("T")
+_SEQUENCES = [
+    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>" for text in ("Red.", "Blue.")
+]
 
 
 class PoolingRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "example": {
-                "input": [
-                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
-                    for text in ("Red.", "Blue.")
-                ]
-            }
-        },
-    )
+    model_config = example_config({"input": _SEQUENCES}, extra="allow")
     model: str = ""
     input: str | Items[str] | None = None
     messages: Items[JsonObject] | None = None
@@ -375,17 +364,7 @@ class EmbeddingsRequest(PoolingRequest):
 
 
 class EvaluationRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "example": {
-                "messages": [
-                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
-                    for text in ("Red.", "Blue.")
-                ]
-            }
-        },
-    )
+    model_config = example_config({"messages": _SEQUENCES})
     model: str = ""
     messages: Items[str]
 

@@ -19,7 +19,7 @@ from rewardlab.data.conversations import Content, media_beside, place_media, pla
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
-from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
+from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK
@@ -82,9 +82,8 @@ class RerankRequest(BaseModel):
     """``documents`` are texts, ``{"content": [parts]}``, or objects with a ``text`` or the ``rank_fields``. Only the query may
     have images."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={"example": {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}},
+    model_config = example_config(
+        {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}, extra="allow"
     )
     query: Document
     documents: Items[Document] = Field(min_length=1)
@@ -110,9 +109,7 @@ class TextsRequest(BaseModel):
 class ScoreRequest(BaseModel):
     """vLLM's names, old and new; one query for all documents, or one for each."""
 
-    model_config = ConfigDict(
-        extra="allow", json_schema_extra={"example": {"text_1": "What color is it?", "text_2": ["It is red.", "It is blue."]}}
-    )
+    model_config = example_config({"text_1": "What color is it?", "text_2": ["It is red.", "It is blue."]}, extra="allow")
     text_1: Document | Items[Document] | None = None
     text_2: Document | Items[Document] | None = None
     queries: Document | Items[Document] | None = None
