@@ -179,13 +179,6 @@ class ServeOptions:
             "--root-path", help="Path under which a proxy exposes this server, such as /judge.", rich_help_panel=ADDRESS
         ),
     ] = ""
-    ssl_certfile: Annotated[
-        Optional[Path],
-        typer.Option("--ssl-certfile", help="Certificate with its chain (PEM); enables TLS.", rich_help_panel=ADDRESS),
-    ] = None
-    ssl_keyfile: Annotated[
-        Optional[Path], typer.Option("--ssl-keyfile", help="The certificate's private key, PEM.", rich_help_panel=ADDRESS)
-    ] = None
     strategy: Annotated[
         str,
         typer.Option(
@@ -296,12 +289,7 @@ def serve_judge(options: ServeOptions) -> None:
     from rewardlab.serving.server import check_port, listening_options, run_server
 
     limits = _limits(options)
-    listening = listening_options(
-        certificate=options.ssl_certfile,
-        private_key=options.ssl_keyfile,
-        root_path=options.root_path,
-        log_format=options.log_format,
-    )
+    listening = listening_options(root_path=options.root_path, log_format=options.log_format)
     export_spans()
     check_port(options.host, options.port)
     _check(options, limits)

@@ -28,7 +28,6 @@ from rewardlab.judging.margins import probability_judge_of
 from rewardlab.rewards.policy_signs import TRENDS
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.auth import Keys
-from rewardlab.serving.connections import REASONS
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.dialects.openai import chat_routes, scalar_model_routes
 from rewardlab.serving.dialects.scoring import scoring_routes
@@ -288,16 +287,13 @@ class ServiceCollector:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        queue, groups, connections = self._service.queue, self._service.group_buffer, self._service.connections
+        queue, groups = self._service.queue, self._service.group_buffer
         for name, description in COUNTS.items():
             yield CounterMetricFamily(f"rewardlab_{name}", description, value=queue.counts[name])
         votes = {status.value: queue.statuses[status.value] for status in VerdictStatus}
         yield _by_label("votes", "samples by verdict status", "status", votes)
         yield CounterMetricFamily("rewardlab_groups_dissolved", "groups that did not fill in time", value=groups.num_dissolved)
-        closed = {reason: connections.closed[reason] for reason in REASONS}
-        yield _by_label("connections_closed", "connections closed by a limit", "reason", closed)
         for name, description, value in (
-            ("connections", "open connections", connections.num_open),
             ("waiting", "pairs in the queue", queue.num_waiting),
             ("group_members_waiting", "responses that wait for their group", groups.num_waiting),
             ("batch_seconds", "moving average of one call of the engine", queue.batch_seconds),

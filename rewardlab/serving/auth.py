@@ -10,21 +10,15 @@ import logging
 import math
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rewardlab.errors import ConfigError
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-FAILURES_PER_MINUTE = 60.0  # wrong keys from one address; a tenth of them at once
-MAX_REMEMBERED = 10_000  # addresses
 
 
 @dataclass(frozen=True)
@@ -202,35 +196,6 @@ def _utf8(value: str) -> bytes:
     with contextlib.suppress(ValueError):
         return value.encode("latin-1").decode().encode()
     return value.encode()
-
-
-class Guesses:
-    """The wrong keys of each address: after many of them the next key must wait. A key that was good from an address is always
-    checked, so that nobody behind the same proxy locks others out."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, Bucket] = OrderedDict()
-        self._good: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
-
-    def wait_s(self, address: str, header: str) -> float:
-        """Return 0 if the key in a header may be checked, else the seconds until then."""
-        bucket = self._failures.get(address)
-        return 0.0 if bucket is None or (address, key_digest(header)) in self._good else bucket.wait_s()
-
-    def record(self, address: str, header: str, *, is_good: bool) -> None:
-        if is_good:
-            _remember(self._good, (address, key_digest(header)), True)
-        else:
-            bucket = self._failures.get(address) or Bucket(FAILURES_PER_MINUTE)
-            bucket.take(1)
-            _remember(self._failures, address, bucket)
-
-
-def _remember(items: OrderedDict[K, V], key: K, value: V) -> None:
-    items[key] = value
-    items.move_to_end(key)
-    if len(items) > MAX_REMEMBERED:
-        items.popitem(last=False)
 
 
 LOG = logging.getLogger(__name__)

@@ -31,13 +31,12 @@ from rewardlab.data.pair_table import PairTable
 from rewardlab.errors import DataError, InputError
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.auth import Key, Keys
-from rewardlab.serving.connections import ConnectionCounts, bounded_connections
 from rewardlab.serving.errors import ERROR_HANDLERS
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.middleware import ApiKeyMiddleware, BodyLimit, BrowserGuard, RequestLog
 from rewardlab.serving.pages import ui_routes
 from rewardlab.serving.request_record import ServingHistograms, tenant_of_request
-from rewardlab.serving.server import run_until_stopped
+from rewardlab.serving.server import connection_options, run_until_stopped
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Choice, Order, PreferencePair, Rating, Tie, response_at
 
@@ -281,6 +280,6 @@ def create_label_app(queue: LabelQueue, tokens: Mapping[str, str], allowed_hosts
 
 def run_label_server(app: FastAPI, host: str, port: int) -> None:
     """Serve the page until SIGTERM or Ctrl-C."""
-    connections = bounded_connections(LIMITS, ConnectionCounts())
-    config = uvicorn.Config(app, host=host, port=port, log_config=None, timeout_graceful_shutdown=5, **connections)
+    options = connection_options(LIMITS)
+    config = uvicorn.Config(app, host=host, port=port, log_config=None, timeout_graceful_shutdown=5, **options)
     run_until_stopped(uvicorn.Server(config))

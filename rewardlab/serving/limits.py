@@ -1,4 +1,4 @@
-"""The limits of a server: on one request, one key, all requests together, and each connection."""
+"""The limits of a server: on one request, one key, and all requests together."""
 
 from __future__ import annotations
 
@@ -63,13 +63,7 @@ class Limits:
     held_bytes: int = _bound(
         256_000_000, "bytes of bodies and media of all requests; default: at least a quarter of the memory"
     )
-    connections: int = _bound(16_384, "connections that are open at a time")
-    address_connections: int = _bound(16_384, "connections from one address; as many as connections unless set")
-    header_bytes: int = _bound(65_536, "bytes of a header")
-    header_seconds: float = _bound(10.0, "seconds in which a header must arrive, and after it the first bytes of the body")
     idle_seconds: int = _bound(75, "seconds that an idle connection is kept open")
-    body_rate: float = _bound(20_000.0, "minimum bytes per second of a body, averaged over header_seconds")
-    reader_seconds: float = _bound(30.0, "seconds within which a client must read more of an answer")
 
     @staticmethod
     def of(settings: Iterable[str]) -> Limits:
@@ -84,8 +78,6 @@ class Limits:
             if name in given:
                 raise ConfigError(f"--limit {name} is given twice; give it once")
             given[name] = _number(setting, text, known[name])
-        if "connections" in given:
-            given.setdefault("address_connections", given["connections"])
         given.setdefault("held_bytes", max(Limits().held_bytes, memory_here() // 4))
         limits = replace(Limits(), **given)
         for whole, least, what in (

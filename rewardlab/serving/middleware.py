@@ -16,10 +16,11 @@ from urllib.parse import quote, urlsplit
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rewardlab.serving.admission import Admission, using_share
-from rewardlab.serving.auth import Guesses, Key, Keys
+from rewardlab.serving.auth import Keys
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError, error_response
 from rewardlab.serving.judge_versions import JudgeVersions
 from rewardlab.serving.pages import DOCS_PATHS, PUBLIC_FOLDER
@@ -187,40 +188,26 @@ def _is_public(path: str) -> bool:
 
 
 class ApiKeyMiddleware:
-    """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
-    (:class:`RequestRecord`). ``update`` is called before a key is looked for, to have the keys as they are now.
+    """ASGI middleware: 401 without a good key, 429 beyond its limits; else the request is the key's (:class:`RequestRecord`).
+    ``update`` is called before a key is looked for, to have the keys as they are now.
 
     Public paths are answered to everybody; ``scope["has_key"]`` says whether a key came, or none is needed.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, update: Callable[[], None] | None = None) -> None:
-        self._app, self._keys, self._update, self._guesses = app, keys, update, Guesses()
-
-    def _find(self, address: str, header: str) -> tuple[Key | None, float]:
-        """Return the key of a header, if it is accepted, and the seconds until it is looked at, if it is not now."""
-        if self._update:
-            self._update()
-        if len(self._keys) and (wait := self._guesses.wait_s(address, header)):
-            return None, wait
-        key = self._keys.find(header)
-        if len(self._keys) and header:
-            self._guesses.record(address, header, is_good=key is not None)
-        return key, 0.0
+        self._app, self._keys, self._update = app, keys, update
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
-        key, guess_wait = self._find((scope.get("client") or ("",))[0], header)
+        if self._update:
+            self._update()
+        key = self._keys.find(header := _header(scope, b"authorization"))
         if _is_public(route_path(scope)):
             await self._app({**scope, "has_key": key is not None}, receive, send)
             return
-        if guess_wait:
-            headers = {"Retry-After": str(math.ceil(guess_wait))}
-            sentence = "too many wrong keys came from this address; wait before you send another"
-            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
-        elif key is None:
+        if key is None:
             sentence = "no valid API key; send Authorization: Bearer KEY"
             answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):
@@ -273,7 +260,7 @@ class CancelOnDisconnect:
             await asyncio.wait({response, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not response.done():
                 response.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, ClientDisconnect):  # the latter: while its body was read
                 await response
         finally:
             for task in (response, watcher, disconnect):

@@ -11,20 +11,18 @@ import contextlib
 import gc
 import json
 import logging
+import resource
 import signal
 import socket
-import ssl
 import sys
 import time
-from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from rewardlab.errors import ConfigError, OutputError
-from rewardlab.serving.connections import bounded_connections
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.middleware import LOG as REQUEST_LOG
 from rewardlab.serving.service import JudgeService
 
@@ -57,29 +55,18 @@ def log_config(log_format: str) -> dict[str, Any]:
     }
 
 
-def listening_options(
-    *, certificate: Path | None = None, private_key: Path | None = None, root_path: str = "", log_format: str = "text"
-) -> dict[str, Any]:
-    """Return uvicorn's options: TLS with a PEM ``certificate`` (chain) and its ``private_key``, ``root_path``, logging.
-    Raise ConfigError for one of certificate and key without the other, or that do not belong together."""
+def listening_options(*, root_path: str = "", log_format: str = "text") -> dict[str, Any]:
+    """Return uvicorn's options of logging and of the path below which a proxy serves the application. Raise ConfigError."""
     if log_format not in LOG_FORMATS:
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(LOG_FORMATS)}")
-    if (certificate is None) != (private_key is None):
-        raise ConfigError("--ssl-certfile and --ssl-keyfile must be given together")
     if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
         raise ConfigError(f"--root-path {root_path}: expected a path such as /judge")
-    options = {"root_path": root_path, "log_config": log_config(log_format), "access_log": False}
-    if certificate is None or private_key is None:
-        return options
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, private_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"--ssl-certfile {certificate}, --ssl-keyfile {private_key}: cannot be used ({error})") from error
-    return options | {"ssl_certfile": str(certificate), "ssl_keyfile": str(private_key)}
+    return {"root_path": root_path, "log_config": log_config(log_format), "access_log": False}
 
 
 LOG = logging.getLogger("uvicorn.error")
 ANSWER_S = 5.0  # to send the last answers
+BACKLOG = 16_384  # connections that wait to be accepted: trainers open one for each response at once
 
 
 class JudgeServer(uvicorn.Server):
@@ -102,10 +89,6 @@ class JudgeServer(uvicorn.Server):
         self._service.queue.announce_stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. uvicorn has no option for the time of a TLS handshake, before which a connection is not counted."""
-        if self.config.ssl is not None:
-            loop, seconds = asyncio.get_running_loop(), self._service.limits.header_seconds
-            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
         await super().startup(sockets)
         if self.started:
             gc.collect()
@@ -132,7 +115,7 @@ class JudgeServer(uvicorn.Server):
 
 def _address(config: uvicorn.Config) -> str:
     host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"{'https' if config.is_ssl else 'http'}://{host}:{config.port}"
+    return f"http://{host}:{config.port}"
 
 
 def check_port(host: str, port: int) -> None:
@@ -146,10 +129,19 @@ def check_port(host: str, port: int) -> None:
 
 
 def run_server(app: Any, **config: Any) -> None:
-    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped, with its limits on connections.
-    ``config`` are other options of uvicorn, such as ``host`` and ``port``."""
-    connections = bounded_connections(app.state.limits, app.state.service.connections)
-    run_until_stopped(JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service))
+    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped. ``config`` are options of uvicorn, such
+    as ``host`` and ``port``."""
+    options = connection_options(app.state.limits) | config
+    run_until_stopped(JudgeServer(uvicorn.Config(app, log_level="info", **options), app.state.service))
+
+
+def connection_options(limits: Limits) -> dict[str, Any]:
+    """Return uvicorn's options of connections, after raising the number of open files as far as allowed: each takes one. Slow
+    clients and large headers are bounded by a proxy (configs/launch/nginx.conf)."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return {"http": "httptools", "ws": "none", "backlog": BACKLOG, "timeout_keep_alive": limits.idle_seconds}
 
 
 def run_until_stopped(server: uvicorn.Server) -> None:

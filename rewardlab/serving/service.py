@@ -29,7 +29,6 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.admission import SHARE, as_part
 from rewardlab.serving.answer_signs import AnswerSigns, SignRules
 from rewardlab.serving.auth import Key, KeysFile
-from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.conversations import Sample, check_references
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
 from rewardlab.serving.judge_file import JudgeFile
@@ -105,7 +104,7 @@ class JudgeService:
     ) -> None:
         options = options or ServerOptions()
         self.queue, self.rules, self.limits, self.peers = queue, options.rules, options.limits, options.peers
-        self.connections, self.histograms = ConnectionCounts(), histograms or ServingHistograms()
+        self.histograms = histograms or ServingHistograms()
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee

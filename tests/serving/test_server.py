@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
-import shutil
+import resource
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -22,17 +22,20 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.cli.serve import ServeOptions, _limits
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.integrations.client import RewardClient
-from rewardlab.serving.connections import bounded_connections
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import LOOPBACK, accepted_hosts
-from rewardlab.serving.server import JudgeServer, listening_options
+from rewardlab.serving.server import JudgeServer, connection_options, listening_options
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
@@ -40,21 +43,8 @@ from tests.support.held_judge import held_server
 from tests.support.images import png
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
-from tests.support.servers import free_port
+from tests.support.servers import free_port, running
 from tests.support.serving import app_of
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of this machine, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run([*command, *names], check=True, capture_output=True)
-    return cert, key
 
 
 @contextmanager
@@ -87,35 +77,18 @@ def in_thread(app: Any, *, port: int = 0, **options: Any) -> Iterator[tuple[int,
 
 
 @pytest.mark.slow
-def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
-    """Who connects and does not begin to speak TLS is closed; who does is answered."""
-    cert, key = certificate
-    limits = Limits(header_seconds=0.5, notice=0, drain=1)
-    web = app_of(limits=limits)
-    options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
-    with in_thread(web, ssl_certfile=cert, ssl_keyfile=key, **options) as (port, _):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
-            assert silent.recv(1) == b""
-        trusted = ssl.create_default_context(cafile=str(cert))
-        assert httpx.get(f"https://localhost:{port}/health", verify=trusted).status_code == 200
-
-
-@pytest.mark.slow
-def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """What the command line says counts before a variable, and that before the file; all that it logs is JSON, over TLS."""
-    cert, key = certificate
+def test_a_process_with_settings_of_three_kinds(tmp_path: Path) -> None:
+    """What the command line says counts before a variable, and that before the file; all that it logs is JSON."""
     (tmp_path / "keys").write_text("secret name=anna\n")
     port = free_port()
     with chat_server(ChatServer()) as engine:
         settings = {"judge": f"openai:file@{engine}", "port": 1, "host": "127.0.0.9", "keys": str(tmp_path / "keys")}
-        settings |= {"ssl-certfile": str(cert), "ssl_keyfile": str(key), "log-format": "json", "allowed-host": "judge.example"}
-        settings |= {"notice": 0, "queue": 9}
+        settings |= {"log-format": "json", "allowed_host": "judge.example", "notice": 0, "queue": 9}
         (tmp_path / "serve.yaml").write_text(json.dumps(settings))
         variables = {"REWARDLAB_SERVE_CONFIG": str(tmp_path / "serve.yaml"), "REWARDLAB_SERVE_HOST": "127.0.0.1"}
         command = ["serve", "--port", str(port), "--limit", "queue=7"]
         with server_process(command, variables) as (process, lines):
-            trusted = ssl.create_default_context(cafile=str(cert))
-            with httpx.Client(base_url=f"https://localhost:{port}", verify=trusted) as client:
+            with httpx.Client(base_url=f"http://localhost:{port}") as client:
                 client.headers["Authorization"] = "Bearer secret"
                 judged = client.post("/v1/judge", json={"question": "Which?", "responses": ["a", "b"]})
                 host = client.get("/v1/status", headers={"Host": "judge.example"}).status_code
@@ -176,18 +149,32 @@ def test_a_port_in_use_is_refused_before_the_judge_is_opened() -> None:
     assert "choose another --port" in str(error)
 
 
-def test_how_it_cannot_listen(tmp_path: Path) -> None:
-    """Half a pair, what is no certificate, a path that is none, a format of no log."""
-    path = tmp_path / "cert.pem"
-    path.write_text("no certificate")
-    for options, said in [
-        ({"certificate": path}, "must be given together"),
-        ({"certificate": path, "private_key": path}, "cannot be used"),
-        ({"root_path": "judge"}, "such as /judge"),
-        ({"log_format": "xml"}, "text or json"),
-    ]:
+def test_how_it_cannot_listen() -> None:
+    """A path that is none, a format of no log."""
+    for options, said in [({"root_path": "judge"}, "such as /judge"), ({"log_format": "xml"}, "text or json")]:
         with pytest.raises(ConfigError, match=said):
-            listening_options(**options)  # type: ignore[arg-type]
+            listening_options(**options)
+
+
+@pytest.mark.slow
+def test_as_many_samples_as_a_step_sends() -> None:
+    """2,560 responses, each alone and from one address, of which none is answered before all are there."""
+    if 0 < resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 6000:
+        pytest.skip("the process may open too few files for both sides")
+    num, all_there = itertools.count(1), asyncio.Event()
+
+    async def wait(request: Request) -> Response:
+        if next(num) == 2560:
+            all_there.set()
+        await all_there.wait()
+        return Response()
+
+    with ExitStack() as stack, running(Starlette(routes=[Route("/", wait)]), **connection_options(Limits())) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        burst = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(2560)]
+        for connection in burst:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 ") for connection in burst)
 
 
 def test_names_that_are_accepted() -> None:
