@@ -17,6 +17,7 @@ from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from rewardlab.data.files import has_lone_surrogate
+from rewardlab.serving.conversations import read_label
 from rewardlab.serving.limits import Limits
 from rewardlab.verdicts.formats import without_doubles
 
@@ -30,7 +31,6 @@ _NUMBERS = {int, float, bool, type(None)}
 def parse_json(body: bytes, limits: Limits) -> Any:
     """Return the value of a body. Raise HTTPException beyond ``limits``, for a body that is not UTF-8, for numbers that are not
     JSON, and for half of a surrogate pair; JSONDecodeError for malformed JSON."""
-    check_size(len(body), limits)
     # Counted before anything is built: a value of two bytes takes fifty in memory.
     _check_number(sum(map(body.count, (b",", b"[", b"{"))), limits)
     try:
@@ -53,15 +53,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def check_size(number: int, limits: Limits) -> None:
-    if number > limits.json_bytes:
-        raise HTTPException(
-            413,
-            f"the request is larger than {limits.json_bytes:,} bytes, the most of this server (its --limit json_bytes): "
-            "upload its images first, or resize them",
-        )
 
 
 def _check_number(number: int, limits: Limits) -> None:
@@ -121,7 +112,7 @@ def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
             if key in LABEL_KEYS and value.lstrip().startswith("{"):
                 _check_number(number := number + sum(map(value.count, ",[{")), limits)
                 has_surrogates = has_surrogates or "\\" in value  # an escaped backslash hides them in the body
-                stack.append((_label(value), depth, "a label"))
+                stack.append((read_label(value), depth, "a label"))
         elif isinstance(value, list | dict):
             if depth > limits.json_depth:
                 raise _too_deep(limits)
@@ -156,14 +147,6 @@ def _check_text(text: str, limits: Limits, *, is_media: bool, has_surrogates: bo
         raise HTTPException(400, "the body holds half of a surrogate pair, which is no character")
 
 
-def _label(text: str) -> Any:
-    """Return the value of a label that is JSON, None for a bare answer."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 class StrictJSONRequest(Request):
     """A request whose body :func:`parse_json` reads, within the limits of the application."""
 
@@ -172,7 +155,12 @@ class StrictJSONRequest(Request):
             limits, body = self.app.state.limits, bytearray()
             async for chunk in self.stream():
                 body += chunk
-                check_size(len(body), limits)
+                if len(body) > limits.json_bytes:
+                    raise HTTPException(
+                        413,
+                        f"the request is larger than {limits.json_bytes:,} bytes, the most of this server (its --limit "
+                        "json_bytes): upload its images first, or resize them",
+                    )
             self._body = bytes(body)
         return self._body
 

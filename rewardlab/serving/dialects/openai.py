@@ -97,6 +97,11 @@ def refuse_unsupported(parameters: Mapping[str, Any] | None, *, without_effect: 
             raise UnsupportedParameterError(f"the parameter {name!r:.80} is not supported here: {cure}", name)
 
 
+def answer_head(service: JudgeService, prefix: str, model: str) -> JsonObject:
+    """Return the fields with which answers begin; ``model`` is the one that the request names."""
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model or service.judge_name}
+
+
 MAX_TOKENS = 32768
 
 
@@ -305,14 +310,8 @@ def chat_routes(service: JudgeService) -> APIRouter:
             choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
             num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
             usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
-        return ChatCompletion(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
-            created=int(time.time()),
-            model=request.model or service.judge_name,
-            choices=choices,
-            usage=usage,
-            max_tokens=lowered,
-        )
+        head = answer_head(service, "chatcmpl", request.model)
+        return ChatCompletion(**head, choices=choices, usage=usage, max_tokens=lowered)
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
@@ -420,8 +419,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=StrictJSONRoute)
 
     def response(request: PoolingRequest, prefix: str, data: list[T]) -> PoolingResponse[T]:
-        model = request.model or service.judge_name
-        return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
+        return PoolingResponse(**answer_head(service, prefix, request.model), data=data)
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
         refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
@@ -450,7 +448,6 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
         scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
-        model = request.model or service.judge_name
-        return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
+        return EvaluationResponse(**answer_head(service, "scoreval", request.model), scores=scores)
 
     return router

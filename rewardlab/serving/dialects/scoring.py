@@ -7,8 +7,6 @@ The query is the question, the documents are the responses, and a score is how o
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 
 from fastapi import APIRouter
@@ -18,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rewardlab.data.conversations import Content, media_beside, place_media, place_own, read_content
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample
-from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
+from rewardlab.serving.dialects.openai import CUTTING, answer_head, refuse_unsupported
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
@@ -197,8 +195,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
         values = await document_scores(service, document_samples(queries, documents, request.anchor))
         data = [DocumentScore(index=n, score=value) for n, value in enumerate(values)]
-        model = request.model or service.judge_name
-        return ScoreResponse(id=f"score-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
+        return ScoreResponse(**answer_head(service, "score", request.model), data=data)
 
     async def rank(request: RerankRequest) -> list[tuple[int, float]]:
         refuse_unsupported(request.model_extra, without_effect=CUTTING)
@@ -235,8 +232,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             results.append(
                 RerankResult(index=n, document=document if request.return_documents else None, relevance_score=value)
             )
-        model = request.model or service.judge_name
-        return RerankResponse(id=f"rerank-{uuid.uuid4().hex}", model=model, results=results)
+        return RerankResponse(**answer_head(service, "rerank", request.model), results=results)
 
     def text_of(request: RerankRequest, n: int) -> str:
         return read_document(request.documents[n], request.rank_fields).text
@@ -249,8 +245,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             InfinityResult(index=n, document=text_of(request, n) if returned else None, relevance_score=value)
             for n, value in ranks
         ]
-        model = request.model or service.judge_name
-        return InfinityResponse(id=f"infinity-{uuid.uuid4().hex}", created=int(time.time()), model=model, results=results)
+        return InfinityResponse(**answer_head(service, "infinity", request.model), results=results)
 
     @router.post("/sglang/v1/rerank", response_class=JSONResponse)
     async def sglang_rerank(request: RerankRequest) -> list[SGLangResult]:
