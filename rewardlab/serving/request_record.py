@@ -155,22 +155,17 @@ def end_span(span: Any, method: str, path: str, status: int, record: RequestReco
         span.set_status(trace.Status(trace.StatusCode.ERROR))
 
 
-def job_span(wait_s: float, engine_s: float) -> None:
-    """Record, below the span of the current request, a job that has just come back after it waited and was run."""
-    if trace is None:
-        return
-    end = time.time_ns()
-    tracer, taken = trace.get_tracer("rewardlab"), end - int(1e9 * engine_s)
-    tracer.start_span("queue", start_time=taken - int(1e9 * wait_s)).end(taken)
-    tracer.start_span("engine", start_time=taken).end(end)
-
-
 def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, num_tokens: int) -> None:
-    """Record a job of the current request that the engine has finished: its wait, and its time in the engine."""
+    """Record a job of the current request that the engine has just finished: its wait, and its time in the engine, also as
+    spans below the request's."""
     record = current_request()
     if record.tenant == CHECKS:
         return
     histograms.add_job(wait_s, num_tokens)
     record.queue_s = max(record.queue_s, wait_s)
     record.num_tokens += num_tokens
-    job_span(wait_s, engine_s)
+    if trace is not None:
+        end, tracer = time.time_ns(), trace.get_tracer("rewardlab")
+        taken = end - int(1e9 * engine_s)
+        tracer.start_span("queue", start_time=taken - int(1e9 * wait_s)).end(taken)
+        tracer.start_span("engine", start_time=taken).end(end)

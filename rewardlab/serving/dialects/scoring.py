@@ -176,8 +176,10 @@ class SGLangResult(BaseModel):
     meta_info: dict[str, str] = Field(default={})
 
 
-def _as_list(value: Document | list[Document] | None) -> list[Document]:
-    return [] if value is None else value if isinstance(value, list) else [value]
+def _first_of(*values: Document | list[Document] | None) -> list[Document]:
+    """Return the first value that is given, as a list."""
+    value = next((value for value in values if value is not None), [])
+    return value if isinstance(value, list) else [value]
 
 
 def scoring_routes(service: JudgeService) -> APIRouter:
@@ -188,9 +190,8 @@ def scoring_routes(service: JudgeService) -> APIRouter:
     async def score(request: ScoreRequest) -> ScoreResponse:
         """Return a score for each document, in order."""
         refuse_unsupported(request.model_extra, without_effect=CUTTING)
-        queries = _as_list(next((v for v in (request.text_1, request.queries, request.data_1) if v is not None), None))
-        candidates = (request.text_2, request.documents, request.data_2, request.items)
-        documents = _as_list(next((v for v in candidates if v is not None), None))
+        queries = _first_of(request.text_1, request.queries, request.data_1)
+        documents = _first_of(request.text_2, request.documents, request.data_2, request.items)
         if not queries or not documents:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
         values = await document_scores(service, document_samples(queries, documents, request.anchor))
