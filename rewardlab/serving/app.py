@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Security
 from fastapi.responses import FileResponse, Response, StreamingResponse
@@ -19,6 +19,7 @@ from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from pydantic import BaseModel
 
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import MediaError
@@ -66,18 +67,20 @@ from rewardlab.serving.uploads import read_upload
 from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import VerdictStatus
 
-T = TypeVar("T")
 _LABEL = re.compile(r"(\w+ [12AB])\W*\{(first|second)\}")
 
 
-async def _responses(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | ErrorResponse]:
-    async def response(call: Callable[[], Coroutine[Any, Any, T]]) -> T | ErrorResponse:
-        try:
-            return await call()
-        except REQUEST_ERRORS as error:
-            return ErrorResponse(**error_body(error))
+async def _responses(calls: Iterable[Callable[[], Coroutine[Any, Any, BaseModel]]]) -> Response:
+    """Return the list of responses, each written by its own call: a whole batch written at once would hold the event loop."""
 
-    return await gather_bounded(partial(response, call) for call in calls)
+    async def response(call: Callable[[], Coroutine[Any, Any, BaseModel]]) -> str:
+        try:
+            return (await call()).model_dump_json()
+        except REQUEST_ERRORS as error:
+            return ErrorResponse(**error_body(error)).model_dump_json()
+
+    parts = await gather_bounded(partial(response, call) for call in calls)
+    return Response(f"[{','.join(parts)}]", media_type="application/json")
 
 
 async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncIterator[str]:
@@ -263,15 +266,15 @@ def judging_routes(service: JudgeService) -> APIRouter:
         service.admit_requests([request])
         return await service.rewards(request)
 
-    @router.post("/v1/judge/batch")
-    async def judge_batch(requests: Items[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
+    @router.post("/v1/judge/batch", response_model=list[JudgeResponse | ErrorResponse])
+    async def judge_batch(requests: Items[JudgeRequest]) -> Response:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()
         return await _responses(partial(service.judge_pair, request, waits_for_room=True) for request in requests)
 
-    @router.post("/v1/rewards/batch")
-    async def rewards_batch(requests: Items[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
+    @router.post("/v1/rewards/batch", response_model=list[RewardsResponse | ErrorResponse])
+    async def rewards_batch(requests: Items[RewardsRequest]) -> Response:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()

@@ -6,7 +6,6 @@ replaced version is dropped when the last of its requests is answered.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import logging
@@ -205,8 +204,3 @@ class JudgeVersions:
         self._on_drop(version)
         close_judge(version.judge)
         version.judge = version.probability_judge = version.context = None  # type: ignore[assignment]
-        num_frozen = gc.get_freeze_count()
-        gc.unfreeze()
-        gc.collect()
-        if num_frozen:
-            gc.freeze()

@@ -66,6 +66,7 @@ def listening_options(*, root_path: str = "", log_format: str = "text") -> dict[
 
 LOG = logging.getLogger("uvicorn.error")
 ANSWER_S = 5.0  # to send the last answers
+COLLECT_S, MOST_COLLECT_S = 300.0, 1800.0  # between collections of garbage while no request is answered, and at most
 BACKLOG = 16_384  # connections that wait to be accepted: trainers open one for each response at once
 
 
@@ -78,6 +79,7 @@ class JudgeServer(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._exit_at: float | None = None
+        self._collected_at = time.monotonic()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop. uvicorn itself would stop listening at once, and exit with the signal as its status."""
@@ -91,14 +93,23 @@ class JudgeServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            gc.collect()
-            gc.freeze()  # a collection of all that was loaded would hold every request for a quarter of a second
+            gc.set_threshold(*gc.get_threshold()[:2], 1_000_000)  # on_tick collects the oldest objects
+            self._collect_garbage()
             LOG.info("The page to judge by hand is at %s%s/ui", _address(self.config), self.config.root_path)
 
     async def on_tick(self, counter: int) -> bool:
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
             self.should_exit = True
+        if time.monotonic() - self._collected_at > (MOST_COLLECT_S if self.server_state.tasks else COLLECT_S):
+            self._collect_garbage()
         return await super().on_tick(counter)
+
+    def _collect_garbage(self) -> None:
+        """Collect all garbage. With many cached answers it takes half a second, so it is done while no request waits."""
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._collected_at = time.monotonic()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.queue.announce_stop()

@@ -351,7 +351,8 @@ class JudgeService:
         answers = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
-        return rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
+        seconds, version, num = time.perf_counter() - start, self.queue.versions.current, len(request.responses)
+        return await run_in_threadpool(rewards_response, result, version, num, seconds)  # of thousands of matches
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
         """Return the rewards of a group, on the server's own plan if ``strategy`` is "".

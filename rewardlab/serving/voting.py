@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from fastapi.concurrency import run_in_threadpool
+
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
@@ -153,7 +155,7 @@ async def group_rewards(
         try:
             matches = plan.send([match.winner for match in round_results])
         except StopIteration as end:
-            return rewards_of_matches(strategy, num, end.value, results)
+            return await run_in_threadpool(rewards_of_matches, strategy, num, end.value, results)
 
 
 async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
