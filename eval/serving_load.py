@@ -95,19 +95,18 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     return {f"p{p}_s": ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] for p in (50, 95, 99)}
 
 
-def rates(judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
+def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
     """Return pairs per second by turn, without the first. Ratios are within a turn, since the machine's speed changes."""
     here = open_generative_judge(judge, template="plain", max_tokens=64, batch_size=256)
     measured: dict[str, list[float]] = {}
-    with endpoint(judge, *JUDGING) as (url, _):
-        for turn in range(turns + 1):
-            for name, work in {
-                "offline": lambda: here.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=RATE_VOTES, seed=0),
-                **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, 1000 * turn + n) for n in CONCURRENCIES},
-            }.items():
-                start = time.perf_counter()
-                work()
-                measured.setdefault(name, []).append(len(pairs) / (time.perf_counter() - start))
+    for turn in range(turns + 1):
+        for name, work in {
+            "offline": lambda: here.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=RATE_VOTES, seed=0),
+            **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, 1000 * turn + n) for n in CONCURRENCIES},
+        }.items():
+            start = time.perf_counter()
+            work()
+            measured.setdefault(name, []).append(len(pairs) / (time.perf_counter() - start))
     kept = {name: values[1:] for name, values in measured.items()}
     ratios = {
         name: statistics.median(a / b for a, b in zip(values, kept["offline"], strict=True)) for name, values in kept.items()
@@ -271,13 +270,18 @@ def main() -> None:
     parser.add_argument("--only", choices=("rates", "front_end", "overload", "fairness", "sigterm", "memory"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
     options = parser.parse_args()
+
+    def served_rates() -> dict[str, Any]:
+        with endpoint(judge, *JUDGING) as (url, _):
+            return rates(url, judge, pairs, TURNS)
+
     pairs, judge = make_pairs(256, seed=11, held_out=True)[0], options.judge
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("lone\nflood\n")
         keys.flush()
         measurements: dict[str, Callable[[], dict[str, Any]]] = {
-            "rates": lambda: rates(judge, pairs, TURNS),
+            "rates": served_rates,
             "front_end": lambda: front_end(pairs, options.seconds / 6),
             "overload": lambda: drill(judge, lambda url, process: overload(url, pairs, options.seconds)),
             "fairness": lambda: drill(judge, lambda url, process: fairness(url, pairs, options.seconds), "--keys", keys.name),
