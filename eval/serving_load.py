@@ -2,7 +2,8 @@
 
 Each measurement starts its own ``rewardlab serve``:
 
-- rates: pairs a second with four votes, offline and over HTTP with 8, 64 and 256 concurrent requests, in turns;
+- rates: pairs a second with four votes, and CPU milliseconds a pair of server and engine, offline and over HTTP with 1, 8, 64
+  and 256 concurrent requests, in turns;
 - overload: requests of eight votes with a deadline at twice the measured capacity;
 - fairness: a client with one request at a time, alone and beside a key with 64 concurrent requests;
 - sigterm: 300 requests in flight when the server is stopped;
@@ -29,7 +30,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 VOTES, TIMEOUT_S = 8, 5.0
 GROUP = 8  # responses, which are 28 pairs
-RATE_VOTES, CONCURRENCIES, TURNS = 4, (8, 64, 256), 5
+RATE_VOTES, CONCURRENCIES, TURNS = 4, (1, 8, 64, 256), 5
 Ask = Callable[[], Awaitable[tuple[int, float]]]
 
 
@@ -95,27 +95,36 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     return {f"p{p}_s": ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] for p in (50, 95, 99)}
 
 
-def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
-    """Return pairs per second by turn, without the first. Ratios are within a turn, since the machine's speed changes."""
+def rates(url: str, process: psutil.Process, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
+    """Return pairs per second by turn, without the first, and CPU milliseconds a pair. Ratios are within a turn, since the
+    machine's speed changes. One request at a time judges 32 of the pairs."""
     here = open_generative_judge(judge, template="plain", max_tokens=64, batch_size=256)
-    measured: dict[str, list[float]] = {}
+    me = psutil.Process()
+    [engine] = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
+    measured, cpu_ms = dict[str, list[float]](), dict[str, dict[str, list[float]]]()
     for turn in range(turns + 1):
-        for name, work in {
-            "offline": lambda: here.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=RATE_VOTES, seed=0),
-            **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, 1000 * turn + n) for n in CONCURRENCIES},
-        }.items():
-            start = time.perf_counter()
-            work()
-            measured.setdefault(name, []).append(len(pairs) / (time.perf_counter() - start))
-    kept = {name: values[1:] for name, values in measured.items()}
-    ratios = {
-        name: statistics.median(a / b for a, b in zip(values, kept["offline"], strict=True)) for name, values in kept.items()
-    }
-    return {"pairs": len(pairs), "pairs_per_second": kept, "of_offline": ratios}
+        for number in (0, *CONCURRENCIES):
+            some = pairs[:32] if number == 1 else pairs
+            name = f"HTTP, {number} at once" if number else "offline"
+            processes = {"server": process, "engine": engine} if number else {"engine": me}
+            before, start = {who: cpu_s(one) for who, one in processes.items()}, time.perf_counter()
+            if number:
+                asyncio.run(over_http(url, some, num_votes=RATE_VOTES, concurrency=number, seed=1000 * turn + number))
+            else:
+                here.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=RATE_VOTES, seed=0)
+            seconds = time.perf_counter() - start
+            if turn:
+                measured.setdefault(name, []).append(len(some) / seconds)
+                for who, one in processes.items():
+                    spent = 1000 * (cpu_s(one) - before[who]) / len(some)
+                    cpu_ms.setdefault(name, {}).setdefault(who, []).append(round(spent, 2))
+    offline = measured["offline"]
+    ratios = {name: statistics.median(a / b for a, b in zip(values, offline, strict=True)) for name, values in measured.items()}
+    return {"pairs": len(pairs), "pairs_per_second": measured, "of_offline": ratios, "cpu_ms_per_pair": cpu_ms}
 
 
-def _over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int, seed: int) -> None:
-    asyncio.run(over_http(url, pairs, num_votes=RATE_VOTES, concurrency=concurrency, seed=seed))
+def cpu_s(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:2]))
 
 
 async def overload(url: str, pairs: Sequence[PreferencePair], seconds: float) -> dict[str, Any]:
@@ -202,10 +211,10 @@ async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: i
 
 async def cpu_ms(ask: Ask, num: int, seconds: float, processes: Sequence[psutil.Process]) -> list[float]:
     """Return the CPU milliseconds of each process for an answer, with ``num`` requests in flight."""
-    before = [sum(process.cpu_times()[:2]) for process in processes]
+    before = [cpu_s(process) for process in processes]
     answers = await flood(ask, num, seconds)
     assert {status for status, _ in answers} == {200}
-    after = [sum(process.cpu_times()[:2]) for process in processes]
+    after = [cpu_s(process) for process in processes]
     return [1000 * (end - start) / len(answers) for start, end in zip(before, after, strict=True)]
 
 
@@ -272,8 +281,8 @@ def main() -> None:
     options = parser.parse_args()
 
     def served_rates() -> dict[str, Any]:
-        with endpoint(judge, *JUDGING) as (url, _):
-            return rates(url, judge, pairs, TURNS)
+        with endpoint(judge, *JUDGING) as (url, process):
+            return rates(url, process, judge, pairs, TURNS)
 
     pairs, judge = make_pairs(256, seed=11, held_out=True)[0], options.judge
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}

@@ -386,6 +386,7 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
         max_waiting=limits.queue,
         engine_timeout_s=2 * limits.engine_timeout,  # an engine in a process has its own; this one is for all others
         max_sequences=4 * opened.config.batch_size,
+        engine_batch=opened.config.batch_size,
         num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else 1,
     )
     return create_app(opened, replace(server, rules=rules, queue=queue))

@@ -238,11 +238,13 @@ class BatchTimes:
 class QueueOptions:
     """``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
     ``mix_seeds`` jobs of different seeds share a batch and its first seed: for an engine whose samples depend on the batch
-    anyway. ``max_sequences`` bounds a batch (votes times orders, summed over its pairs), ``max_waiting`` the queue,
+    anyway. ``max_sequences`` bounds a batch (votes times orders, summed over its pairs); one of more than ``engine_batch``, if
+    that is not 0, is a whole number of these, into which the engine cuts it itself. ``max_waiting`` bounds the queue,
     ``engine_timeout_s`` an engine call, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``.
     """
 
     max_sequences: int = 256
+    engine_batch: int = 0
     max_waiting: int = 1024
     engine_timeout_s: float = 600.0
     cache_size: int = 10_000
@@ -255,17 +257,19 @@ ACTIVE_S = 10.0  # a tenant counts as active for this long after its last job
 
 
 class BatchPlanner:
-    """Choose batches from what waits, by the ``max_sequences`` and ``mix_seeds`` of the options.
+    """Choose batches from what waits, by the ``max_sequences``, ``engine_batch`` and ``mix_seeds`` of the options.
 
     A batch takes at most half of the shortest deadline among the waiting jobs, so that a job that comes meanwhile is in time
     with the next batch. While several tenants are active it takes at most twice as long as a single job, unless that would
-    halve the throughput. Long prompts have batches of their own, of fewer sequences. A job that cannot be done in time is not
+    halve the throughput. Long prompts have batches of their own, of fewer sequences. A batch larger than the engine's own is a
+    whole number of these: the rest would be cut off, a small batch in each call. A job that cannot be done in time is not
     started. Jobs of :data:`CHECKS` fill the remaining room, and do not influence the size of a batch.
     """
 
     def __init__(self, waiting: FairQueue, times: BatchTimes, options: QueueOptions) -> None:
         self._waiting, self._times = waiting, times
         self._max_sequences, self._mix_seeds = options.max_sequences, options.mix_seeds
+        self._engine_batch = options.engine_batch
         self._last_asked: dict[str, float] = {}  # tenant -> when
         self._shortest_s, self._smallest = math.inf, options.max_sequences  # of what waits: seconds to its deadline, sequences
 
@@ -289,6 +293,9 @@ class BatchPlanner:
             num = entry.job.num_sequences
             if not batch:
                 size = self._size(entry.job, now)
+                if size > (whole := self._engine_batch >> entry.job.length_class) > 0:
+                    num_waiting = self._waiting.sequences // whole
+                    size = whole * min(size // whole, max(1, num_waiting - 1))  # one is left for the next call
             elif self._kind(entry) != self._kind(batch[0]) or total + num > size:
                 continue
             if self._is_late(entry, size, now):

@@ -86,6 +86,23 @@ def test_a_lone_client_beside_a_flood(run: Callable[..., TimedEngine], priority:
     run(body, keys=two_keys())
 
 
+@pytest.mark.parametrize(("clients", "sizes"), [(11, {4}), (24, {4, 16})])
+def test_calls_are_whole_batches_of_the_engine(run: Callable[..., TimedEngine], clients: int, sizes: set[int]) -> None:
+    """Of four jobs each, four of them at most: after a first call of the one job that has come, none stays ragged."""
+
+    async def body(queue: JudgeQueue) -> None:
+        async def client(name: int) -> None:
+            await asyncio.sleep(0.01 * name)
+            for turn in range(12):
+                await ask(queue, "", f"{name} {turn}")
+
+        await asyncio.gather(*map(client, range(clients)))
+
+    calls = list(map(len, run(body, max_sequences=128, engine_batch=32).calls))
+    assert calls[0] == 1
+    assert set(calls[1:-8]) == sizes, calls
+
+
 def test_shares_go_by_weight(run: Callable[..., TimedEngine]) -> None:
     """Three to one while both wait; what one leaves is the other's."""
 
