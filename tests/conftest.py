@@ -75,7 +75,6 @@ SLOW_FILES = (
     "tests/samplers/test_concurrency.py",
     "tests/samplers/test_samplers.py",
     "tests/samplers/test_vllm.py",
-    "tests/serving/test_answer_signs.py",
     "tests/serving/test_dialects.py",
     "tests/serving/test_engine_restart.py",
     "tests/serving/test_fuzzing.py",

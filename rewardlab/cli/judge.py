@@ -1,11 +1,12 @@
-"""`rewardlab judge`, `rank` and `audit`: judgments of one pair and of N responses, and what a reward pays."""
+"""`rewardlab judge`, `rank`, `audit` and `signs`: judgments of one pair and of N responses, and what rewards pay."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -33,6 +34,9 @@ from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import FAILED, both_orders_or_none, in_order
+
+if TYPE_CHECKING:
+    from rewardlab.rewards.reward_log import WindowMetrics
 
 
 @app.command("judge", rich_help_panel=JUDGING)
@@ -340,3 +344,87 @@ def audit_command(options: AuditOptions) -> None:
     )
     if report.failed:
         raise typer.Exit(ExitCode.FINDING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignsOptions:
+    """Options of `signs`."""
+
+    log: Annotated[Path, typer.Argument(help="FILE of `rewardlab serve --reward-log FILE`.")]
+    overrides: JudgeKeys = None
+    data: Annotated[
+        Optional[Path],
+        typer.Option("--data", help="Pairs like those that the policy is trained on: other wording than theirs is novel."),
+    ] = None
+    judge: Annotated[
+        Optional[str],
+        typer.Option(
+            "--judge",
+            help="The judge that is served, as http://HOST:PORT or in another form of --judge: it is queried again on logged "
+            "comparisons with blank images, and on labelled pairs of --data.",
+        ),
+    ] = None
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", help="Folder for the metrics, which `rewardlab show` draws; a key with a name has OUT/key=NAME."),
+    ] = None
+    key: Annotated[Optional[str], typer.Option("--key", help="Read the groups of the key of this name only.")] = None
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for new groups until stopped.")] = False
+
+
+@command(app, "signs", rich_help_panel=JUDGING)
+def signs_command(options: SignsOptions) -> None:
+    """Read a server's reward log for signs that a policy exploits the judge: novel or repeated wording, length, and more.
+
+    The answers of each key are read in windows of 512. A sign is a mean of three windows beyond its limit from the mean of the
+    first five of the run; an hour without a group ends a run. The log is read from its beginning each time, and OUT is written
+    anew. **Exit status 1** if there is a sign.
+    """
+    from rewardlab.data.pair_table import PairTable
+    from rewardlab.judging.engines import open_model_judge
+    from rewardlab.rewards.reward_log import LogSigns, log_lines
+
+    if options.judge is None and options.overrides:
+        raise ConfigError(f"{options.overrides[0]}: judge keys without a judge; give --judge")
+    judge = None
+    if options.judge is not None:
+        judge = open_model_judge(refuse_run_keys(judge_of(options.judge, options.overrides)))
+        judge.check()
+    signs = LogSigns(() if options.data is None else PairTable(options.data), judge, options.key)
+    try:
+        for line in log_lines(options.log, follow=options.follow):
+            if (window := signs.add(line)) is None:
+                continue
+            for name, sentence in window.signs.items():
+                typer.echo(f"key {window.key!r}, window {window.step}: {name}: {sentence}")
+            if options.out is not None:
+                _write_window(window, options.log, options.out)
+    finally:
+        typer.echo(signs.summary, err=True)
+    if signs.num_signs:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def _write_window(window: WindowMetrics, log: Path, out: Path) -> None:
+    """Append the metrics of a window to a folder like that of a policy's run, which the first window of a run begins anew.
+    Raise ConfigError for the folder of a training run."""
+    from rewardlab.data.files import write_atomic
+    from rewardlab.models.checkpoints import commit, versions
+    from rewardlab.rewards.reward_log import LIMITS
+    from rewardlab.training.run.folder import CONFIG, HEALTH, METRICS
+    from rewardlab.training.run.watchdog import append_event
+
+    folder = out / f"key={quote(window.key, safe='')}" if window.key else out
+    if window.step == 1:
+        if (folder / CONFIG).exists() and "log" not in json.loads((folder / CONFIG).read_text(encoding="utf-8"))["config"]:
+            raise ConfigError(f"{folder}: holds a training run; choose another --out")
+        config = {"log": str(log), "key": window.key, "signs": LIMITS.model_dump(mode="json")}
+        record = {"config": config, "data": "", "versions": versions(), "commit": commit()}
+        write_atomic(folder / CONFIG, json.dumps(record, indent=1) + "\n")
+        for name in (METRICS, HEALTH):
+            write_atomic(folder / name, "")
+    row = {"step": window.step, "judge_hash": window.judge_hash, **window.metrics}
+    with (folder / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    if window.signs:
+        append_event(folder, window.step, list(window.signs), "; ".join(window.signs.values()), "warn")

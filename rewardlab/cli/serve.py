@@ -109,7 +109,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 # Panels of the options.
 ADDRESS, GROUPS, ENGINE, CLIENTS = "Address", "Groups of responses", "Engine", "Clients and limits"
-MEDIA, SIGNS = "Media", "Signs of a policy that pleases the judge"
+MEDIA = "Media"
 MOST_VOTES = 64  # in each order, of a framework's request
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
 NETWORK_S = 10.0  # beside its work, for a peer's answer
@@ -260,13 +260,13 @@ class ServeOptions:
             rich_help_panel=MEDIA,
         ),
     ] = None
-    signs_data: Annotated[
+    reward_log: Annotated[
         Optional[Path],
         typer.Option(
-            "--signs-data",
-            help="Pairs like those that policies are trained on with this server: the novelty of the answers' "
-            "wording is then monitored, as one of the indicators of reward hacking.",
-            rich_help_panel=SIGNS,
+            "--reward-log",
+            help="File to append each rewarded group to, its answers included; `rewardlab signs` reads it. It may be moved "
+            "(logrotate): the next group begins a new file.",
+            rich_help_panel=GROUPS,
         ),
     ] = None
 
@@ -322,6 +322,8 @@ def _check(options: ServeOptions, limits: Limits) -> None:
 
     if options.strategy not in STRATEGIES or options.strategy == "anchor":
         raise ConfigError(f"--strategy {options.strategy}: expected all_pairs, circular, knockout or bradley_terry")
+    if limits.check_rate and options.reward_log is None:
+        raise ConfigError("--limit check_rate is for --reward-log; give both, or leave it out")
     if bool(options.peers) != bool(options.address):
         raise ConfigError("--peers and --address must be given together: the URLs of the other servers, and this server's own")
     if options.group_size is not None and options.group_size > limits.responses:
@@ -342,10 +344,9 @@ def _served(config: JudgeConfig) -> JudgeConfig:
 
 def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
     """Return the options of the server that do not depend on its judge. Raise ConfigError, DataError or OutputError."""
-    from rewardlab.data.pair_table import PairTable
     from rewardlab.judging.certificate import read_certificate
     from rewardlab.judging.guarantee import read_guarantee
-    from rewardlab.serving.answer_signs import SignRules
+    from rewardlab.rewards.reward_log import RewardLog
     from rewardlab.serving.auth import KeysFile
     from rewardlab.serving.media import Media
     from rewardlab.serving.middleware import accepted_hosts
@@ -361,7 +362,7 @@ def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
         allowed_hosts=accepted_hosts(options.host, options.allowed_host or ()),
         limits=limits,
         peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
-        sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), limits.check_rate),
+        reward_log=RewardLog(options.reward_log, limits.check_rate) if options.reward_log else None,
         guarantee=read_guarantee(options.guarantee) if options.guarantee else None,
         certificate=read_certificate(options.certificate) if options.certificate else None,
     )

@@ -36,7 +36,6 @@ MAX_TIMEOUT_S = 3600.0  # the longest timeout_s of a request
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0  # between two tries to connect
 LOSSLESS_PIXELS = 1920 * 1080  # an image in memory up to this size is sent as a PNG; a phone's photo would be 20 MB
 PHOTO_QUALITY, LONGEST_JPEG_PX = 95, 65_500
-_TOLD = set[tuple[str, str]]()  # (server, sign) that this process has logged
 
 
 def image_url(image: Any) -> str:
@@ -106,8 +105,6 @@ class RewardClient:
     ``REWARDLAB_API_KEY``, ``deadline_s`` from ``REWARDLAB_DEADLINE_S`` or 600. Raise EndpointError if the server refuses the
     key, an option or the size of a group, or is not a `rewardlab serve`: a retry cannot succeed. Raise ConfigError for a
     malformed ``url`` or deadline.
-
-    ``signs`` are the last policy signs in the answers of this key; each is logged once.
     """
 
     def __init__(self, url: str = "", *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
@@ -119,7 +116,6 @@ class RewardClient:
         key = api_key or os.environ.get("REWARDLAB_API_KEY", "")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.num_failed = 0
-        self.signs: frozenset[str] = frozenset()
 
     async def rewards(
         self, question: str, responses: Sequence[Any], images: Sequence[Any] = (), **options: Any
@@ -216,22 +212,10 @@ class RewardClient:
             return _Failure(f"HTTP {code}: {text}", wait_s, UNJUDGED in response.text)
         if code != 200:
             return _Failure(f"HTTP {code}: {text}")
-        self._note_signs(response.headers.get("X-Policy-Signs", ""))
         try:
             return response.json()
         except ValueError:
             return _Failure(f"not JSON: {text}")
-
-    def _note_signs(self, names: str) -> None:
-        self.signs = frozenset(names.split(", ")) if names else frozenset()
-        for name in sorted(self.signs):
-            if (self.url, name) not in _TOLD:
-                _TOLD.add((self.url, name))
-                LOG.warning(
-                    "%s: indicator %r: the policy may exploit the judge instead of improving; see /v1/status or /ui",
-                    self.url,
-                    name,
-                )
 
 
 def _in_parts(response: Any) -> Any:

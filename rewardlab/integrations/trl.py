@@ -10,8 +10,7 @@
     )
 
 If a process has only a part of a group, the comparison is within that part. An unjudged completion gets None. TRL leaves it
-out if the judge is the only reward function; beside others TRL would pay it 0, so that the judge raises. The metric
-``judge/policy_signs`` counts the signs that the policy games the judge; a warning names each.
+out if the judge is the only reward function; beside others TRL would pay it 0, so that the judge raises.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float
         pairs = [read_prompt(prompt, row) for prompt, row in zip(prompts, rows or [None] * len(prompts), strict=True)]
         questions, images = [question for question, _ in pairs], [images for _, images in pairs]
         rewards = await request_rewards(client, questions, [chat_text(c) for c in completions], images)
-        log_metric = columns.get("log_metric")
-        if log_metric:
-            log_metric("judge/policy_signs", float(len(client.signs)))
-        if not _pays_none_as_0(getattr(log_metric, "__self__", None)):
+        if not _pays_none_as_0(getattr(columns.get("log_metric"), "__self__", None)):
             return rewards
         cure = 'use the judge as the only one or, in GRPO, set multi_objective_aggregation="normalize_then_sum"; see the log'
         return [*client.whole(rewards, f"TRL would count each as 0 next to its other reward functions: {cure}")]

@@ -17,8 +17,7 @@ from rewardlab.integrations.client import RewardClient, group_key, image_urls
 async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
 ) -> dict[str, float]:
-    """Return ``score`` of a sample, in -1..1, and ``policy_signs``, the number of signs that the policy games the
-    judge. Raise DataError without question, EndpointError without reward."""
+    """Return ``score`` of a sample, in -1..1. Raise DataError without question, EndpointError without reward."""
     info = extra_info or {}
     if not info.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; the judge needs the question")
@@ -32,4 +31,4 @@ async def compute_score(
     reward = await client.post("/slime", body, group=group_key(info["question"]))
     if not isinstance(reward, int | float):
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
-    return {"score": float(reward), "policy_signs": float(len(client.signs))}
+    return {"score": float(reward)}

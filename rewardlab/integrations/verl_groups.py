@@ -7,8 +7,7 @@
 
 The server is ``REWARDLAB_URL`` (http://localhost:8000). verl scores one sample at a time: those of one ``uid`` wait here for
 each other until ``rollout.n`` have come (``rollout.val_kwargs.n`` in validation), so that there must be one worker. A single
-sample needs an ``anchor`` in ``extra_info``. ``policy_signs`` counts the signs that the server sees of a policy that pleases
-the judge rather than gets better. Written for verl 0.9.1 and tested in its loop.
+sample needs an ``anchor`` in ``extra_info``. Written for verl 0.9.1 and tested in its loop.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class JudgeGroups(RewardManagerBase):
             reward = await self._group_reward((str(rows["uid"]), is_validation), turns, response)
         if reward is None:
             raise EndpointError(f"{self.client.url}: no reward for a sample; see the log")
-        return {"reward_score": reward, "reward_extra_info": {"score": reward, "policy_signs": float(len(self.client.signs))}}
+        return {"reward_score": reward, "reward_extra_info": {"score": reward}}
 
     async def _group_reward(self, key: tuple[str, bool], turns: list[Any], response: str) -> float | None:
         """Return the reward of a sample among its group. Raise EndpointError if the group is not whole within the client's

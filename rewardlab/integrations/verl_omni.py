@@ -29,7 +29,7 @@ async def compute_score(
     num_frames: int = NUM_FRAMES,
     **kwargs: Any,
 ) -> dict[str, float]:
-    """Return ``score`` of a sample, in -1..1, and ``policy_signs``, the number of signs that the policy games the judge.
+    """Return ``score`` of a sample, in -1..1.
 
     ``solution_image``: uint8, (C, H, W), or (T, C, H, W) for a video, of which ``num_frames`` are sent. The prompt is
     ``extra_info["question"]``, ``["prompt"]`` or ``["raw_prompt"]``, else ``ground_truth``; ``extra_info["images"]`` are its
@@ -51,4 +51,4 @@ async def compute_score(
     [reward] = await picture_rewards(client, question, [parts], () if images is None else images, anchor=anchor, is_whole=False)
     if reward is None:
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
-    return {"score": reward, "policy_signs": float(len(client.signs))}
+    return {"score": reward}

@@ -7,6 +7,7 @@ to nothing), and returns a Ranking. No judge is called here: :func:`rewardlab.ju
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,8 @@ def round_robin(num: int, budget: int | None = None) -> Plan:
     matches = [(i, j) for i in range(num) for j in range(i + 1, num)]
     _check(num, len(matches), budget, "round_robin")
     winners = yield matches
-    wins = [sum(winner == n for winner in winners) for n in range(num)]
-    return Ranking(tiers_of(wins), len(matches), list(winners).count(None))
+    won = Counter(winners)
+    return Ranking(tiers_of([won[n] for n in range(num)]), len(matches), won[None])
 
 
 def circular(num: int, budget: int | None = None) -> Plan:
@@ -57,8 +58,8 @@ def circular(num: int, budget: int | None = None) -> Plan:
     _check(num, len(matches), budget, "circular")
     winners = yield matches
     lost = [i + j - winner for (i, j), winner in zip(matches, winners, strict=True) if winner is not None]
-    net = [sum(winner == n for winner in winners) - lost.count(n) for n in range(num)]
-    return Ranking(tiers_of(net), len(matches), list(winners).count(None))
+    won, lost = Counter(winners), Counter(lost)
+    return Ranking(tiers_of([won[n] - lost[n] for n in range(num)]), len(matches), won[None])
 
 
 def anchored(num: int, budget: int | None = None) -> Plan:

@@ -109,7 +109,7 @@ class PairwiseReward:
     ) -> tuple[list[float | None], Metrics]:
         answers = [without_thinking(response) for response in responses]
         comparisons = [(n, without_thinking(other)) for n, others in enumerate(anchors) for other in others]
-        wins, made = self._probabilities([(questions[n], answers[n], other) for n, other in comparisons], step)
+        wins, made, agree = self._probabilities([(questions[n], answers[n], other) for n, other in comparisons], step)
         readable: dict[int, list[float]] = {}
         for (n, _), p in zip(comparisons, wins, strict=True):
             if p is not None:
@@ -122,15 +122,14 @@ class PairwiseReward:
             metrics = {**metrics, **{name: Metric(value, len(readable)) for name, value in reward_metrics.items()}}
             for n, reward in zip(readable, values.tolist(), strict=True):
                 rewards[n] = reward
-        agree = [same for each in made if (same := orders_agree(each.judgment)) is not None]
         metrics = {**metrics, "judge/order_agreement": Metric(sum(agree) / max(1, len(agree)), len(agree))}
         return rewards, {**metrics, **self._checks(made, step)} if self._checks else metrics
 
     def _probabilities(
         self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int
-    ) -> tuple[list[float | None], list[AnswerComparison]]:
-        """Return the probability that the first text beats the second, and the comparisons; each distinct pair is judged
-        once."""
+    ) -> tuple[list[float | None], list[AnswerComparison], list[bool]]:
+        """Return the probability that the first text beats the second, the comparisons, and whether the orders of each agree
+        where that is known; each distinct pair is judged once."""
         shares: dict[tuple[str, str, str], float | None] = {}
         todo: dict[tuple[str, str, str], PreferencePair] = {}
         for question, first, second in comparisons:
@@ -148,12 +147,14 @@ class PairwiseReward:
         for completion in (vote.completion for judgment in judgments for vote in judgment.votes):
             self.num_failed += completion.failed
             self._failures.take(completion)
+        made = []
         for (name, first, second), judgment in zip(todo, judgments, strict=True):
             share = share_in_both_orders(judgment)
+            made.append(AnswerComparison(todo[name, first, second], share))
             shares[name, first, second] = share
             shares[name, second, first] = None if share is None else 1 - share
-        made = [AnswerComparison(pair, judgment) for pair, judgment in zip(todo.values(), judgments, strict=True)]
-        return [shares[question.pair_id, first, second] for question, first, second in comparisons], made
+        agree = [same for judgment in judgments if (same := orders_agree(judgment)) is not None]
+        return [shares[question.pair_id, first, second] for question, first, second in comparisons], made, agree
 
 
 class LeastReward:

@@ -21,7 +21,7 @@ from rewardlab.config import SignsConfig
 from rewardlab.data.pair_table import light_pairs, pair_facts
 from rewardlab.data.rows import with_blank_images
 from rewardlab.data.texts import words_of
-from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.judge import ModelJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote
 from rewardlab.verdicts.votes import VALID, enough_valid
@@ -97,12 +97,19 @@ TRENDS = {
 }
 
 
+JUDGE_METRICS = tuple(trend.metric for trend in TRENDS.values() if trend.metric.startswith("judge/"))
+
+
 def bounds_of_signs(rows: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> dict[str, float]:
     """Return, by metric, the value beyond which the mean of :data:`LAST` lines is a sign. ``rows`` are the lines of a run's
-    metrics, ``limits`` its settings. A metric without a limit, or without :data:`BEGINNING` finite values, is left out."""
+    metrics, ``limits`` its settings. A metric without a limit, or without :data:`BEGINNING` finite values, is left out; metrics
+    of the judge count since its ``judge_hash`` last changed."""
+    hashes = [row.get("judge_hash") for row in rows]
+    newest = next((n for n in range(len(rows), 0, -1) if hashes[n - 1] != hashes[-1]), 0)
     bounds = {}
     for trend in TRENDS.values():
-        values = [row[trend.metric] for row in rows if row.get(trend.metric) is not None][:BEGINNING]
+        of_judge = rows[newest:] if trend.metric in JUDGE_METRICS else rows
+        values = [row[trend.metric] for row in of_judge if row.get(trend.metric) is not None][:BEGINNING]
         limit: float | None = limits.get(trend.limit)
         is_known = all(isinstance(value, int | float) and math.isfinite(value) for value in values)  # nan is logged as a text
         if limit is not None and is_known and len(values) == BEGINNING:
@@ -243,10 +250,10 @@ def winners_length(answers: Sequence[str], rewards: Sequence[float | None]) -> f
 
 @dataclass(frozen=True)
 class AnswerComparison:
-    """An answer of the policy (response 0) against another text, and what the judge said of them in both orders."""
+    """An answer of the policy (response 0) against another text, and the judge's fraction for it in both orders."""
 
     pair: PreferencePair
-    judgment: Judgment
+    share: float | None
 
 
 def share_in_both_orders(judgment: Judgment) -> float | None:
@@ -288,10 +295,10 @@ class JudgeChecks:
 
     def __init__(
         self,
-        judge: GenerativeJudge,
+        judge: ModelJudge,
         *,
         sample: int = 16,
-        second_judge: GenerativeJudge | None = None,
+        second_judge: ModelJudge | None = None,
         canaries: Sequence[PreferencePair] = (),
         num_canaries: int = 8,
         num_votes: int = 1,
@@ -328,16 +335,15 @@ class JudgeChecks:
         votes = [(vote, pair) for pair, judgment in read for vote in judgment.votes if vote.verdict.status in VALID]
         return [vote.winner == pair.preferred for vote, pair in votes], len(read)
 
-    def _ask(self, judge: GenerativeJudge, pairs: Sequence[PreferencePair], step: int) -> list[Judgment]:
+    def _ask(self, judge: ModelJudge, pairs: Sequence[PreferencePair], step: int) -> list[Judgment]:
         orders = [BOTH_ORDERS] * len(pairs)
         return judge.compare_many(pairs, orders=orders, num_votes=self._num_votes, seed=self._seed + step)
 
     def _gap(
-        self, name: str, judge: GenerativeJudge, before: Sequence[AnswerComparison], pairs: Sequence[PreferencePair], step: int
+        self, name: str, judge: ModelJudge, before: Sequence[AnswerComparison], pairs: Sequence[PreferencePair], step: int
     ) -> dict[str, Metric]:
         shares = [
-            (share_in_both_orders(first.judgment), share_in_both_orders(now))
-            for first, now in zip(before, self._ask(judge, pairs, step), strict=True)
+            (first.share, share_in_both_orders(now)) for first, now in zip(before, self._ask(judge, pairs, step), strict=True)
         ]
         gaps = [abs(a - b) for a, b in shares if a is not None and b is not None]
         return {name: Metric(sum(gaps) / len(gaps), len(gaps))} if gaps else {}

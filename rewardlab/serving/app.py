@@ -26,7 +26,7 @@ from rewardlab.errors import MediaError
 from rewardlab.judging.drift import KINDS
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
-from rewardlab.rewards.policy_signs import TRENDS
+from rewardlab.rewards.reward_log import OUTCOMES
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.auth import Keys
 from rewardlab.serving.conversations import Sample
@@ -101,7 +101,7 @@ def template_labels(text: str) -> tuple[str, str]:
 
 def status_response(service: JudgeService) -> StatusResponse:
     """Return the state of the engine, and of the current key's part of the queue and the open groups."""
-    tenant, judge, queue, signs = tenant_of_request(), service.judge, service.queue, service.answer_signs
+    tenant, judge, queue = tenant_of_request(), service.judge, service.queue
     record, newest = queue.tenants[tenant], queue.versions.newest
     latencies = sorted(record.latencies_ms)
     return StatusResponse(
@@ -121,8 +121,6 @@ def status_response(service: JudgeService) -> StatusResponse:
         policy="weighted" if judge.decides == "by probability" else "majority",
         labels=template_labels(judge.template.text),
         batch_seconds=round(queue.batch_seconds, 4),
-        signs=signs.present(tenant),
-        answers=signs.measures(tenant),
         counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
@@ -239,7 +237,7 @@ def peer_routes(service: JudgeService) -> APIRouter:
         peers.check(request.home, request.servers, request.judge, service.queue.versions.newest.hash)
         sample = Sample(**request.model_dump(exclude={"home", "servers", "judge"}))
         reward = await service.group_buffer.join(sample.key, sample, sample.rollout)
-        return JoinResponse(reward=reward.value, weights=reward.weights, signs=reward.signs)
+        return JoinResponse(reward=reward.value, weights=reward.weights)
 
     return router
 
@@ -310,25 +308,9 @@ class ServiceCollector:
             for kind in KINDS:
                 drift.add_metric([tenant, kind], float(kind in monitor.left))
         yield drift
-        yield from self._signs()
-
-    def _signs(self) -> Iterator[Metric]:
-        """Yield the last value of each measure of each key's answers, and which are policy signs."""
-        signs = self._service.answer_signs
-        answers = GaugeMetricFamily("rewardlab_answers", "measures of the last rewarded answers", labels=["key", "measure"])
-        present = GaugeMetricFamily("rewardlab_policy_sign", "1 if the answers of a key show the sign", labels=["key", "sign"])
-        for tenant in signs.tenants:
-            measures, names = signs.measures(tenant), signs.present(tenant)
-            for name, (_, last) in measures.items():
-                answers.add_metric([tenant, name], last)
-            for name, trend in TRENDS.items():
-                if trend.metric in measures:
-                    present.add_metric([tenant, name], float(name in names))
-        yield from (answers, present)
-        checks = {outcome: signs.num_checks[outcome] for outcome in ("answered", "failed", "skipped")}
-        yield _by_label("sign_checks", "repeated comparisons for policy signs", "outcome", checks)
-        windows = {outcome: signs.num_lines[outcome] for outcome in ("read", "failed", "skipped")}
-        yield _by_label("sign_windows", "windows of answers for policy signs", "outcome", windows)
+        log = self._service.reward_log
+        logged = log.counts if log else dict.fromkeys(OUTCOMES, 0)
+        yield _by_label("reward_log_groups", "rewarded groups for --reward-log", "outcome", logged)
 
 
 def _by_label(name: str, description: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
@@ -379,6 +361,8 @@ def create_app(judge: GenerativeJudge, options: ServerOptions | None = None) -> 
         if following:
             following.cancel()
         queue.stop()  # every connection is closed: nobody waits
+        if options.reward_log is not None:
+            await options.reward_log.close()
 
     app = FastAPI(
         title="rewardlab",

@@ -43,7 +43,6 @@ class JudgeEngine(Judge, Protocol):
 @dataclass(frozen=True)
 class JudgeJob:
     """A pair to be judged ``num_votes`` times in each of ``orders``; with ``by_probability`` by the probability of its verdict.
-    With ``is_new_draw`` no cached result is used.
 
     Jobs of equal ``kind`` share a batch (and of equal ``seed``, if the engine samples each pair alone), which ``run`` gives to
     the engine. ``key`` is a hash of everything that the result depends on but the engine, None for a result that is not cached.
@@ -54,7 +53,6 @@ class JudgeJob:
     num_votes: int
     seed: int
     by_probability: bool = False
-    is_new_draw: bool = False
 
     @property
     def num_sequences(self) -> int:
@@ -69,9 +67,7 @@ class JudgeJob:
     def kind(self) -> Hashable:
         return ("pair", self.num_votes, self.by_probability, self.length_class)
 
-    def key(self) -> str | None:
-        if self.is_new_draw:
-            return None
+    def key(self) -> str:
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
         images = (*self.pair.images, *self.pair.response_images[0], *self.pair.response_images[1])  # marks tell them apart
         return _digest(["pair", self.pair.question, *self.pair.responses, *options], images)

@@ -34,8 +34,8 @@ class Limits:
     upload_bytes: int = _bound(1_000_000_000, "bytes of the uploads that are kept for each key")
     check_rate: float = _bound(
         0.0,
-        "fraction of group comparisons that are repeated with blank images, each with a labelled pair of --signs-data, to "
-        "detect reward hacking; 0.01 costs 2 %",
+        "fraction of the groups with images that --reward-log holds with one comparison and its images, for `rewardlab signs "
+        "--judge`",
         least=0,
         most=1,
     )

@@ -64,8 +64,6 @@ class RequestLog:
                 headers["X-Request-ID"] = record.id
                 if weights := record.weights - {""}:
                     headers["X-Judge-Weights"] = ", ".join(sorted(weights))
-                if record.signs:
-                    headers["X-Policy-Signs"] = ", ".join(sorted(record.signs))
             await send(message)
 
         with request_span(scope) as span:

@@ -60,16 +60,14 @@ class JoinRequest(BaseModel):
 class JoinResponse(BaseModel):
     reward: float
     weights: str = ""
-    signs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class MemberReward:
-    """The reward of a sample within its group, the weights that judged the group, and the policy signs of its key there."""
+    """The reward of a sample within its group, and the weights that judged the group."""
 
     value: float
     weights: str = ""
-    signs: tuple[str, ...] = ()
 
 
 class Peers:
@@ -104,9 +102,7 @@ class Peers:
                     raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
                 answer = _json_object(response)
                 if response.status_code == 200 and isinstance(answer.get("reward"), int | float):
-                    signs = answer.get("signs")
-                    names = tuple(map(str, signs)) if isinstance(signs, list) else ()
-                    return MemberReward(float(answer["reward"]), str(answer.get("weights", "")), names)
+                    return MemberReward(float(answer["reward"]), str(answer.get("weights", "")))
                 if answer.get("status") != "otherjudge" or time.monotonic() + OTHER_JUDGE_S > ends:
                     raise _error_of(where, response, answer)
                 await asyncio.sleep(OTHER_JUDGE_S)

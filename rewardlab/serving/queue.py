@@ -24,7 +24,7 @@ from rewardlab.serving.auth import Keys
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.jobs import BatchCall, EngineThread, Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
-from rewardlab.serving.request_record import CHECKS, ServingHistograms, current_request, record_job, tenant_of_request
+from rewardlab.serving.request_record import ServingHistograms, current_request, record_job, tenant_of_request
 from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue, QueueOptions
 
 COUNTS = {
@@ -123,7 +123,7 @@ class JudgeQueue:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) - self._waiting.num_of(CHECKS)
+        return len(self._waiting)
 
     @property
     def ready(self) -> bool:
@@ -217,7 +217,7 @@ class JudgeQueue:
             timer.cancel()
 
     def _count(self, tenant: str, name: str, num: int = 1) -> None:
-        self.counts[name] += num if tenant != CHECKS else 0
+        self.counts[name] += num
         self.tenants[tenant].counts[name] += num
 
     def check_room(self) -> None:
@@ -306,10 +306,9 @@ class JudgeQueue:
             self._learn(batch, results, loop.time() - start)
             for entry, result in zip(batch, results, strict=True):
                 self._settle(entry, result)
-            requests = [pair for pair in zip(batch, results, strict=True) if pair[0].tenant != CHECKS]
-            if requests and version is self.versions.newest:
-                self.failing = all(engine_failed(entry.job, result) for entry, result in requests)
-            await self._await_next({entry.tenant for entry, _ in requests}, loop.time() - start)
+            if version is self.versions.newest:
+                self.failing = all(engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
+            await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
         except TimeoutError:
             # A call cannot be stopped: its thread is abandoned, and a new one calls the engine.
             thread.close()
@@ -343,7 +342,7 @@ class JudgeQueue:
             self._count(entry.tenant, "late")
             entry.fail(DeadlineExceededError("the engine became free too late to judge the request before its deadline"))
         if batch:
-            self.counts["batches"] += any(entry.tenant != CHECKS for entry in batch)
+            self.counts["batches"] += 1
             for tenant in {entry.tenant for entry in batch}:
                 self.tenants[tenant].counts["batches"] += 1
             self._running.update(batch)
@@ -382,7 +381,7 @@ class JudgeQueue:
             entry.fail(result if isinstance(result, InputError) else self._failure(f"{type(result).__name__}: {result}"))
             return
         self._count(entry.tenant, "judged")
-        self.statuses.update(entry.job.statuses(result) if entry.tenant != CHECKS else ())
+        self.statuses.update(entry.job.statuses(result))
         errors = entry.job.errors(result)
         if entry.cache_name is not None:
             self._cache.add(entry.cache_name, entry.job, result)
@@ -396,7 +395,7 @@ class JudgeQueue:
             entry.future.set_result(result)
 
     def _fail_batch(self, batch: Sequence[Entry], message: str) -> None:
-        self.failing |= batch[0].version is self.versions.newest and any(entry.tenant != CHECKS for entry in batch)
+        self.failing |= batch[0].version is self.versions.newest
         for entry in batch:
             self._count(entry.tenant, "failed")
             entry.fail(self._failure(message))

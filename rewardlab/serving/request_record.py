@@ -20,8 +20,6 @@ from starlette.types import Scope
 
 from rewardlab.errors import ConfigError
 
-CHECKS = "(checks)"  # the tenant of the server's own comparisons, which come after all requests; no key has this name
-
 
 @dataclass
 class RequestRecord:
@@ -32,7 +30,7 @@ class RequestRecord:
     header, to be passed on to another server with the same keys. ``queue_s`` is the longest wait of one of its jobs,
     ``num_tokens`` what the engine read and wrote; a group whose responses are sent one at a time is counted for the request
     that completes it. ``weights`` names the weights that judge it (several if its samples belong to groups of several requests;
-    "" for a judge without local weights), ``signs`` the policy signs in the answers of its key.
+    "" for a judge without local weights).
     """
 
     id: str = ""
@@ -42,7 +40,6 @@ class RequestRecord:
     queue_s: float = 0.0
     num_tokens: int = 0
     weights: set[str] = field(default_factory=set)
-    signs: set[str] = field(default_factory=set)
 
 
 REQUEST: ContextVar[RequestRecord | None] = ContextVar("REQUEST", default=None)
@@ -159,8 +156,6 @@ def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, nu
     """Record a job of the current request that the engine has just finished: its wait, and its time in the engine, also as
     spans below the request's."""
     record = current_request()
-    if record.tenant == CHECKS:
-        return
     histograms.add_job(wait_s, num_tokens)
     record.queue_s = max(record.queue_s, wait_s)
     record.num_tokens += num_tokens

@@ -12,7 +12,6 @@ from typing import Any
 
 from rewardlab.serving.jobs import Job, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
-from rewardlab.serving.request_record import CHECKS
 
 MAX_SKIPPED = 64  # jobs of a tenant that do not fit into a batch, before its other jobs are ignored
 
@@ -55,7 +54,7 @@ class FairQueue:
 
     The next job is the first of the tenant with the earliest start. When it is taken, its start becomes the virtual time, and
     the tenant's next start is later by the job's sequences over the tenant's weight. A new tenant starts at the virtual time:
-    idle time is not saved up. Jobs of :data:`CHECKS` have no turn: they come after all others.
+    idle time is not saved up.
     """
 
     def __init__(self, weight: Callable[[str], float]) -> None:
@@ -72,13 +71,12 @@ class FairQueue:
 
     @property
     def sequences(self) -> int:
-        """Return the waiting sequences of requests: :data:`CHECKS` delay nobody."""
-        return sum(line.sequences for tenant, line in self._lines.items() if tenant != CHECKS)
+        return sum(line.sequences for line in self._lines.values())
 
     @property
     def tenants(self) -> set[str]:
-        """Return the tenants with waiting jobs, without :data:`CHECKS`."""
-        return {tenant for tenant, line in self._lines.items() if line.entries and tenant != CHECKS}
+        """Return the tenants with waiting jobs."""
+        return {tenant for tenant, line in self._lines.items() if line.entries}
 
     def num_of(self, tenant: str) -> int:
         return len(self._lines[tenant].entries) if tenant in self._lines else 0
@@ -89,8 +87,8 @@ class FairQueue:
         queued = self._lines.get(tenant, _TenantLine())
         behind = queued.entries[bisect_left(queued.entries, rank, key=lambda entry: entry.rank) :]
         ahead = queued.sequences - sum(entry.job.num_sequences for entry in behind)
-        share = math.inf if tenant == CHECKS else (ahead + num) / self._weight(tenant)
-        others = ((name, line.sequences) for name, line in self._lines.items() if name not in (tenant, CHECKS))
+        share = (ahead + num) / self._weight(tenant)
+        others = ((name, line.sequences) for name, line in self._lines.items() if name != tenant)
         return ahead + sum(min(sequences, share * self._weight(name)) for name, sequences in others)
 
     def add(self, entry: Entry) -> None:
@@ -113,7 +111,7 @@ class FairQueue:
         return True
 
     def take(self, entry: Entry) -> None:
-        if self.remove(entry) and entry.tenant != CHECKS:
+        if self.remove(entry):
             line = self._lines[entry.tenant]
             self._virtual_time = max(self._virtual_time, line.start)
             line.start += entry.job.num_sequences / self._weight(entry.tenant)
@@ -125,7 +123,7 @@ class FairQueue:
         left = {tenant: iter(entries) for tenant, entries in lines.items() if entries}
         skipped = dict.fromkeys(left, 0)
         while left:
-            tenant = min(left, key=lambda name: (name == CHECKS, self._lines[name].start))
+            tenant = min(left, key=lambda name: self._lines[name].start)
             entry = next(left[tenant], None)
             if entry is None or skipped[tenant] > MAX_SKIPPED:
                 del left[tenant]
@@ -263,7 +261,7 @@ class BatchPlanner:
     with the next batch. While several tenants are active it takes at most twice as long as a single job, unless that would
     halve the throughput. Long prompts have batches of their own, of fewer sequences. A batch larger than the engine's own is a
     whole number of these: the rest would be cut off, a small batch in each call. A job that cannot be done in time is not
-    started. Jobs of :data:`CHECKS` fill the remaining room, and do not influence the size of a batch.
+    started.
     """
 
     def __init__(self, waiting: FairQueue, times: BatchTimes, options: QueueOptions) -> None:
@@ -275,8 +273,6 @@ class BatchPlanner:
 
     def add(self, entry: Entry) -> None:
         self._waiting.add(entry)
-        if entry.tenant == CHECKS:
-            return
         self._last_asked[entry.tenant] = entry.arrival
         self._shortest_s = min(self._shortest_s, entry.deadline - entry.arrival)
         self._smallest = min(self._smallest, entry.job.num_sequences)
@@ -286,9 +282,8 @@ class BatchPlanner:
         batch: list[Entry] = []
         late: list[Entry] = []
         size, total, time_left = 0, 0, math.inf
-        requests = [entry for entry in self._waiting if entry.tenant != CHECKS]
-        self._shortest_s = min((entry.deadline - entry.arrival for entry in requests), default=math.inf)
-        self._smallest = min((entry.job.num_sequences for entry in requests), default=self._max_sequences)
+        self._shortest_s = min((entry.deadline - entry.arrival for entry in self._waiting), default=math.inf)
+        self._smallest = min((entry.job.num_sequences for entry in self._waiting), default=self._max_sequences)
         for entry in self._waiting.in_turn(version):
             num = entry.job.num_sequences
             if not batch:

@@ -223,8 +223,6 @@ class StatusResponse(_Schema):
     load_error: str | None = Field(description="why the last judge that was loaded does not serve")
     labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
-    signs: dict[str, str] = Field(description="triggered indicators that a policy exploits the judge, with a sentence each")
-    answers: dict[str, tuple[float, float]] = Field(description="measures of the rewarded answers, at the beginning and now")
     counts: dict[str, int]
     median_ms: float | None = Field(description="of the last 500 judged pairs")
     p95_ms: float | None

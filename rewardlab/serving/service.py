@@ -26,8 +26,8 @@ from rewardlab.judging.drift import DriftMonitor
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.rewards.reward_log import RewardLog
 from rewardlab.serving.admission import SHARE, as_part
-from rewardlab.serving.answer_signs import AnswerSigns, SignRules
 from rewardlab.serving.auth import Key, KeysFile
 from rewardlab.serving.conversations import Sample, check_references
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
@@ -78,7 +78,7 @@ class ServerOptions:
 
     Requests need one of ``keys``, or one that ``keys_file`` holds now, if either is given. The server answers to the names
     ``allowed_hosts`` (default: to any), and shares groups with ``peers``. ``judge_file`` replaces the judge when its file
-    names another. ``sign_rules`` say which policy signs are watched in the answers it rewards. ``guarantee`` is for requests
+    names another. ``reward_log`` records the groups that it rewards. ``guarantee`` is for requests
     that name an error, ``certificate`` of the judge that the server starts with.
     """
 
@@ -90,7 +90,7 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     peers: Peers | None = None
     judge_file: JudgeFile | None = None
-    sign_rules: SignRules = field(default_factory=SignRules)
+    reward_log: RewardLog | None = None
     queue: QueueOptions = field(default_factory=QueueOptions)
     guarantee: Guarantee | None = None
     certificate: Mapping[str, Any] | None = None
@@ -107,7 +107,7 @@ class JudgeService:
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee
         self.drift: dict[str, DriftMonitor] = {}  # of the requests of each key that named an error
         self._certificate = options.certificate
-        self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
+        self.reward_log = options.reward_log
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
             self._collected_rewards,
             size=self.rules.group_size,
@@ -175,7 +175,6 @@ class JudgeService:
         else:
             reward = await self.group_buffer.join(sample.key, sample, sample.rollout)
         current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
-        current_request().signs.update(reward.signs)
         return reward.value
 
     async def _collected_rewards(self, samples: list[Sample]) -> list[MemberReward]:
@@ -184,8 +183,7 @@ class JudgeService:
         version = self.queue.versions.current
         with self.queue.versions.bound(version):
             values = await self._group_rewards(samples)
-        signs = tuple(sorted(self.answer_signs.present(tenant_of_request())))
-        return [MemberReward(value, version.weights, signs) for value in values]
+        return [MemberReward(value, version.weights) for value in values]
 
     def admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
@@ -370,7 +368,8 @@ class JudgeService:
             return await self.collector.collect(pair, options)
 
         result = await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
-        self.answer_signs.add(group, result, replace(options, guarantee=None))
+        if self.reward_log is not None:
+            self.reward_log.add(group, result, tenant_of_request(), self.queue.versions.current.hash)
         if (first := next((match.judgment for match in result.matches if match.judgment is not None), None)) is not None:
             self._watch(first, options)  # the others of the group are of the same prompt
         return result

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from rewardlab.data.files import has_lone_surrogate
@@ -24,6 +25,7 @@ from rewardlab.verdicts.formats import without_doubles
 MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "video", "video_url", "url", "media"})
 LABEL_KEYS = frozenset({"label", "labels"})  # texts below these may be JSON themselves
 LONG_KEYS = frozenset({"verify_responses"})  # the rollouts of a whole evaluation, which are not judged
+LARGE_BYTES = 200_000  # of a body that is read in a thread, so that others are served meanwhile
 _NUMBERS = {int, float, bool, type(None)}
 
 
@@ -158,7 +160,9 @@ class StrictJSONRequest(Request):
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            self._json = parse_json(await self.body(), self.app.state.limits)
+            body, limits = await self.body(), self.app.state.limits
+            is_large = len(body) > LARGE_BYTES
+            self._json = await run_in_threadpool(parse_json, body, limits) if is_large else parse_json(body, limits)
         return self._json
 
 

@@ -35,8 +35,7 @@ from rewardlab.verdicts.votes import both_orders_or_none, enough_valid, judgment
 class VotingOptions:
     """``votes`` in each of ``orders``. The ``policy`` sequential stops as soon as the majority of all of them is settled with
     error probability ``stop_error``, or more than half of them are invalid; None is the judge's own policy. ``guarantee``
-    abstains below its threshold. ``priority``, ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`,
-    ``is_new_draw`` is that of a job."""
+    abstains below its threshold. ``priority``, ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`."""
 
     votes: int = 1
     policy: str | None = None
@@ -46,7 +45,6 @@ class VotingOptions:
     priority: int = 0
     deadline: float | None = None
     waits_for_room: bool = False
-    is_new_draw: bool = False
     guarantee: Guarantee | None = None
 
     @staticmethod
@@ -94,8 +92,7 @@ class VoteCollector:
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
         if options.policy == "weighted" and not self.has_probabilities:
             raise ConfigError("this judge has no verdict probabilities: use the policy majority or sequential")
-        by_probability, new = options.policy == "weighted", options.is_new_draw
-        job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=by_probability, is_new_draw=new)
+        job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=options.policy == "weighted")
         result: Judgment = await self._queue.submit(
             job, priority=options.priority, deadline=options.deadline, waits_for_room=options.waits_for_room
         )

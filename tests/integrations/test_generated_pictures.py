@@ -236,7 +236,7 @@ def test_verl_omni_compares_samples_that_come_one_by_one() -> None:
     assert scores[1::2] == pytest.approx([-1, 1, -1 / 3, 1 / 3])
     calls = [verl_omni.compute_score("demo", images[0], WHITE, reward_router_address="a:1", model_name="m") for _ in images]
     results = asyncio.run(gathered(*calls))
-    assert results == [{"score": 0.0, "policy_signs": 0.0}] * SIZE
+    assert results == [{"score": 0.0}] * SIZE
 
 
 def test_verl_omni_sends_frames_of_a_video(scripted: Any) -> None:
@@ -426,7 +426,7 @@ def test_verl_omni_itself_calls_the_scorer(managers: Any, scripted: Any) -> None
 
     results = asyncio.run(scores(single, WHITE))
     assert [result["reward_score"] for result in results] == pytest.approx([1, -1, 1 / 3, -1 / 3])
-    assert results[0]["reward_extra_info"] == {"policy_signs": 0.0}
+    assert results[0]["reward_extra_info"] == {}
     results = asyncio.run(scores(several, BLACK))
     assert [result["reward_score"] for result in results] == pytest.approx([-2, 2, -2 / 3, 2 / 3])
     assert results[0]["reward_extra_info"]["reward/judge"] == pytest.approx(-1)

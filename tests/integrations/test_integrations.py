@@ -141,14 +141,13 @@ def test_verl(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     async def main() -> list[dict[str, Any]]:
         return await asyncio.gather(*(verl.compute_score("demo", answer, "red", info) for answer in ANSWERS))
 
-    assert asyncio.run(main()) == [{"score": value, "policy_signs": 0.0} for value in (-1.0, 1.0, 0.0)]
+    assert asyncio.run(main()) == [{"score": value} for value in (-1.0, 1.0, 0.0)]
     with pytest.raises(DataError, match="'question'"):
         asyncio.run(verl.compute_score("demo", "x", "red", {}))
     with pytest.raises(EndpointError, match="no reward"):
         asyncio.run(verl.compute_score("demo", "I say 1.", "red", {"question": "Alone?"}))
     assert asyncio.run(verl.compute_score("demo", "I say 1.", "red", {"question": "Alone?", "anchor": "I say 2."})) == {
         "score": -1.0,
-        "policy_signs": 0.0,
     }
 
 

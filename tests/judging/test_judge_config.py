@@ -121,7 +121,6 @@ def test_orders_that_no_endpoint_has(tmp_path: Path) -> None:
     [
         ("--keys", "missing", "--keys missing: cannot be read"),
         ("--media", "missing", "missing: no such folder of media"),
-        ("--signs-data", "missing.jsonl", "missing.jsonl: no such file"),
         ("--allow-url", "images.host", "images.host: expected a URL that ends with /"),
     ],
 )

@@ -20,7 +20,7 @@ import yaml
 from fastapi import FastAPI
 
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.spec import JudgeSpec
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
@@ -142,9 +142,10 @@ def test_command_lines_are_found() -> None:
 def test_command_lines_parse(line: list[str]) -> None:
     """Command, options and values are those of the program; a judge that names an engine has one we know."""
     judges = parse_command(line).get("judge") or ()
+    others = () if "serve" in line else WITHOUT_SAMPLER  # a served judge is not served again
     for judge in (judges,) if isinstance(judges, str) else judges:
         if ":" in judge:
-            JudgeSpec.parse(judge)
+            JudgeSpec.parse(judge, *others)
 
 
 @pytest.mark.parametrize("path", [*MANIFESTS, LAUNCH / "slurm.sh", COMPOSE, *GUIDES, ROOT / "AGENTS.md"], ids=lambda p: p.name)

@@ -82,7 +82,7 @@ def test_every_door_says_when_to_come_back(
         starts.unlink()
         rewards, openrlhfs, slimes, verls = (future.result() for future in waiting)
         assert rewards == slimes == openrlhfs["rewards"].tolist() == [-1, 1, 0]
-        assert verls == {"score": 1.0, "policy_signs": 0.0}
+        assert verls == {"score": 1.0}
 
 
 @dataclass

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.jobs import JudgeJob, family_of
+from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord
-from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue, QueueOptions
 from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -236,92 +233,3 @@ def test_an_answer_that_is_none_ends_no_thread() -> None:
         assert (await asyncio.wait_for(queue.submit(judge_job("q")), 2)).outcome.winner is not None
 
     run(body)
-
-
-def test_what_the_server_asks_comes_last() -> None:
-    """A check takes the room that requests leave in a batch, makes no batch smaller, and is in no total; where it fails the
-    server is ready."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
-        await settle()
-        REQUEST.set(RequestRecord(tenant=CHECKS))  # of the tasks that are made from here on
-        checks = [asyncio.create_task(queue.submit(judge_job(f"check {n}"))) for n in range(2)]
-        await settle()
-        REQUEST.set(RequestRecord(tenant="one"))
-        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
-        await settle()
-        engine.gate.set()
-        await asyncio.gather(*asked, *checks)
-        assert queue.counts["asked"] == queue.counts["judged"] == 6
-        assert queue.tenants[CHECKS].counts["judged"] == 2
-        assert sum(queue.statuses.values()) == 12
-        REQUEST.set(RequestRecord(tenant=CHECKS))
-        engine.down = True
-        with pytest.raises(EngineFailedError):
-            await queue.submit(judge_job("dead"))
-        assert queue.ready
-
-    calls = run(body, max_sequences=4).calls
-    assert calls[:4] == [["busy"], ["q0", "q1"], ["q2", "q3"], ["q4", "check 0"]]
-
-
-def test_a_new_draw_is_not_the_one_before() -> None:
-    """Nothing is kept of it, nor taken from what was kept."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        for is_new in (False, False, True, True, False):
-            await queue.submit(replace(judge_job("same"), is_new_draw=is_new))
-
-    assert run(body).calls == [["same"]] * 3
-
-
-def test_checks_make_no_request_late() -> None:
-    """Neither when a request is let in, nor when it is taken: what waits of them counts for nothing."""
-
-    def entry(tenant: str, num: int, deadline: float) -> Entry:
-        job = replace(judge_job(tenant, votes=num // 2))
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        return Entry(tenant, job, future, (0, deadline, num), 0.0, deadline, VERSION)
-
-    async def body() -> None:
-        times = BatchTimes()
-        for num in (2, 4, 8, 16):
-            times.record(family_of(judge_job("x")), num, float(num))  # a second for each sequence
-        waiting = FairQueue(lambda tenant: 1.0)
-        planner = BatchPlanner(waiting, times, QueueOptions(max_sequences=16))
-        alone = planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1)
-        planner.add(entry(CHECKS, 12, 120.0))
-        assert planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1) == alone
-        planner.add(entry("one", 4, 20.0))
-        batch, late = planner.choose(13.0, VERSION)
-        assert ([one.tenant for one in batch], late) == (["one"], [])
-        assert waiting.sequences == 0
-        assert len(waiting) == 1
-
-    asyncio.run(body())
-
-
-def test_checks_take_no_place_of_a_request() -> None:
-    """The queue is as full as its requests make it; a check that finds no place is refused."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
-        await settle()
-        REQUEST.set(RequestRecord(tenant=CHECKS))
-        asked.append(asyncio.create_task(queue.submit(judge_job("check"))))
-        await settle()
-        REQUEST.set(RequestRecord(tenant=""))
-        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(2)]
-        await settle()
-        assert queue.num_waiting == 2
-        assert not queue.ready
-        REQUEST.set(RequestRecord(tenant=CHECKS))
-        with pytest.raises(OverloadedError):
-            await queue.submit(judge_job("another check"))
-        engine.gate.set()
-        await asyncio.gather(*asked)
-
-    run(body, max_waiting=2)

@@ -1,5 +1,5 @@
 // The badge, by /ready, which needs no key; and the view of the queue, by /v1/status.
-import { $, el, list, percent, seconds, sentence } from "./dom.js";
+import { $, list, seconds, sentence } from "./dom.js";
 import { access, ask } from "./server.js";
 
 const PERIOD_MS = 2000;
@@ -50,17 +50,6 @@ async function showStatus() {
     ...Object.entries(status.counts).map(([name, value]) => [sentence(name).slice(0, -1), value.toLocaleString("en")])]);
   const notes = ["times are of the last 500 judged pairs, counts since the start", ...Object.values(status.drift)];
   $("queue-note").textContent = notes.map(sentence).join(" ");
-  showSigns(status);
-}
-
-// How the answers of this key have changed, and which changes are signs of a policy that games the judge.
-function showSigns({ answers, signs }) {
-  const found = Object.values(signs);
-  $("signs").hidden = !Object.keys(answers).length;
-  $("sign-list").replaceChildren(...found.map(text => el("li", {}, sentence(text))));
-  $("sign-note").textContent = `${found.length ? "The" : "No sign that the"} policy may exploit the judge. At first → now:`;
-  const shown = (name, value) => name === "answers/winners_length" ? `${value.toFixed(2)} ×` : percent(value);
-  list($("answers"), Object.entries(answers).map(([name, values]) => [name, values.map(one => shown(name, one)).join(" → ")]));
 }
 
 function showJudge(status) {
