@@ -24,7 +24,8 @@ from rewardlab.processes import end_with_parent
 from rewardlab.types import PreferencePair
 
 START_TIMEOUT_S = 300
-JUDGING = ("template=plain", "max_tokens=64", "batch_size=256")  # for the quickstart's judge
+PLAIN = ("template=plain", "max_tokens=64")
+JUDGING = (*PLAIN, "batch_size=256")  # for the quickstart's judge
 GREEDY = (*JUDGING, "temperature=0")
 
 
@@ -54,9 +55,9 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def endpoint(judge: str, *options: str) -> Iterator[tuple[str, psutil.Process]]:
+def endpoint(judge: str, *options: str, port: int = 0) -> Iterator[tuple[str, psutil.Process]]:
     """Serve a judge; yield the address once it is ready, and the process."""
-    process = start_endpoint(judge, port := free_port(), *options)
+    process = start_endpoint(judge, port := port or free_port(), *options)
     try:
         wait_until_ready(url := f"http://127.0.0.1:{port}", process)
         yield url, psutil.Process(process.pid)

@@ -7,7 +7,8 @@ Each measurement starts its own ``rewardlab serve``:
 - overload: requests of eight votes with a deadline at twice the measured capacity;
 - fairness: a client with one request at a time, alone and beside a key with 64 concurrent requests;
 - sigterm: 300 requests in flight when the server is stopped;
-- memory: resident memory before and after many requests of one vote.
+- memory: resident memory before and after many requests of one vote;
+- front_end: CPU milliseconds of one and of two front ends whose engine, behind ``openai:``, answers at once.
 
 The engine computes on one thread, here and offline: with two, the threads would wait for each other whenever the server or the
 client needs a core. Writes ``eval/results/serving_load.json``.
@@ -26,8 +27,9 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 import aiohttp
 import psutil
 
-from eval.endpoints import GREEDY, JUDGING, body_of, endpoint, over_http, rss_mb
+from eval.endpoints import GREEDY, JUDGING, PLAIN, body_of, endpoint, free_port, over_http, rss_mb, served
+from eval.serving_clients import engine
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import DEMO
@@ -44,6 +47,7 @@ from rewardlab.models.checkpoints import commit
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 VOTES, TIMEOUT_S = 8, 5.0
+GROUP = 8  # responses, which are 28 pairs
 RATE_VOTES, CONCURRENCIES, TURNS = 4, (1, 8, 64, 256), 5
 Ask = Callable[[], Awaitable[tuple[int, float]]]
 
@@ -205,36 +209,97 @@ async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: i
     return {"requests": num, "seconds": time.perf_counter() - start, "rss_mb": [before, rss_mb(process)]}
 
 
+async def cpu_ms(ask: Ask, num: int, seconds: float, processes: Sequence[psutil.Process]) -> list[float]:
+    """Return the CPU milliseconds of each process for an answer, with ``num`` requests in flight."""
+    before = [cpu_s(process) for process in processes]
+    answers = await flood(ask, num, seconds)
+    assert {status for status, _ in answers} == {200}
+    after = [cpu_s(process) for process in processes]
+    return [1000 * (end - start) / len(answers) for start, end in zip(before, after, strict=True)]
+
+
+async def pair_ms(url: str, bodies: Iterator[dict[str, Any]], seconds: float, process: psutil.Process) -> float:
+    """Return milliseconds for a pair with an image and a vote in each order."""
+    async with session(url) as client:
+        ask = asker(client, bodies, votes=1)
+        await asyncio.gather(*(ask() for _ in range(256)))
+        return (await cpu_ms(ask, 64, seconds, [process]))[0]
+
+
+async def group_ms(urls: Sequence[str], seconds: float, processes: Sequence[psutil.Process]) -> list[float]:
+    """Return each front end's milliseconds for a group whose responses are sent one by one, to each front end in turn."""
+    numbers, names = itertools.count(), uuid.uuid4().hex
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(session(url)) for url in urls]
+
+        async def send(group: int, n: int) -> int:
+            body = {"prompt": f"Which of {names} {group}?", "response": f"It is {n}."}
+            async with clients[n % len(clients)].post("/slime", json=body) as response:
+                return response.status
+
+        async def ask() -> tuple[int, float]:
+            group = next(numbers)
+            return max(await asyncio.gather(*(send(group, n) for n in range(GROUP)))), 0.0
+
+        return await cpu_ms(ask, 8, seconds, processes)
+
+
+def front_end(pairs: Sequence[PreferencePair], seconds: float) -> dict[str, Any]:
+    """Return CPU milliseconds of ``rewardlab serve``, medians of three turns."""
+    turns = list[dict[str, Any]]()
+    ports = [free_port(), free_port()]
+    addresses = [f"http://127.0.0.1:{port}" for port in ports]
+    with served(engine()) as url, contextlib.ExitStack() as stack:
+        judge = f"openai:judge@{url}/v1"
+        alone, process = stack.enter_context(endpoint(judge, *PLAIN))
+        peers = [
+            stack.enter_context(endpoint(judge, *PLAIN, "--address", one, "--peers", ",".join(addresses), port=port))[1]
+            for one, port in zip(addresses, ports, strict=True)
+        ]
+        bodies = {"new pair": bodies_of(pairs), "kept pair": itertools.cycle([body_of(pair, 0) for pair in pairs])}
+        for _ in range(3):
+            turns.append({name: asyncio.run(pair_ms(alone, each, seconds, process)) for name, each in bodies.items()})
+            turns[-1]["group, one front end"] = asyncio.run(group_ms([alone], seconds, [process]))[0]
+            of_each = asyncio.run(group_ms(addresses, seconds, peers))
+            turns[-1] |= {f"group, front end {n + 1} of two": ms for n, ms in enumerate(of_each)}
+    return {"cpu_ms": {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}, "turns": turns}
+
+
+def drill(judge: str, work: Callable[[str, Any], Coroutine[Any, Any, dict[str, Any]]], *arguments: str) -> dict[str, Any]:
+    with contextlib.suppress(ProcessLookupError), endpoint(judge, *GREEDY, *arguments) as (url, process):
+        measured = asyncio.run(work(url, process))
+    return measured
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", default=DEMO, help="hf:CHECKPOINT, by default the bundled judge")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--only", choices=("rates", "overload", "fairness", "sigterm", "memory"))
+    parser.add_argument("--only", choices=("rates", "front_end", "overload", "fairness", "sigterm", "memory"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
     options = parser.parse_args()
+
+    def served_rates() -> dict[str, Any]:
+        with endpoint(judge, *JUDGING) as (url, process):
+            return rates(url, process, judge, pairs, TURNS)
+
     pairs, judge = make_pairs(256, seed=11, held_out=True)[0], options.judge
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("lone\nflood\n")
         keys.flush()
-        drills: dict[str, tuple[tuple[str, ...], Callable[[str, Any], Awaitable[dict[str, Any]]]]] = {
-            "overload": ((), lambda url, process: overload(url, pairs, options.seconds)),
-            "fairness": (("--keys", keys.name), lambda url, process: fairness(url, pairs, options.seconds)),
-            "sigterm": ((), lambda url, process: sigterm(url, pairs, process)),
-            "memory": ((), lambda url, process: memory(url, pairs, process, options.requests)),
+        measurements: dict[str, Callable[[], dict[str, Any]]] = {
+            "rates": served_rates,
+            "front_end": lambda: front_end(pairs, options.seconds / 6),
+            "overload": lambda: drill(judge, lambda url, process: overload(url, pairs, options.seconds)),
+            "fairness": lambda: drill(judge, lambda url, process: fairness(url, pairs, options.seconds), "--keys", keys.name),
+            "sigterm": lambda: drill(judge, lambda url, process: sigterm(url, pairs, process)),
+            "memory": lambda: drill(judge, lambda url, process: memory(url, pairs, process, options.requests)),
         }
-        if options.only in (None, "rates"):
-            with endpoint(judge, *JUDGING) as (url, process):
-                measured = rates(url, process, judge, pairs, TURNS)
-            result["rates"] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
-            print("rates", json.dumps(result["rates"]), flush=True)
-            options.out.write_text(json.dumps(result, indent=1) + "\n")
-        for name, (arguments, drill) in drills.items():
+        for name, measure in measurements.items():
             if options.only in (None, name):
-                with contextlib.suppress(ProcessLookupError), endpoint(judge, *GREEDY, *arguments) as (url, process):
-                    measured = asyncio.run(drill(url, process))  # type: ignore[arg-type]
-                result[name] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
+                result[name] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measure()}
                 print(name, json.dumps(result[name]), flush=True)
                 options.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -14,8 +14,6 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import ServiceCollector, create_app
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.service import JudgeService
 
 HEAD = """# HTTP
 
@@ -89,8 +87,7 @@ def _route(path: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
 
 def prometheus_rows() -> list[str]:
     """Return a row of a table for each metric of ``/metrics``."""
-    judge = _judge()
-    service = JudgeService(JudgeQueue(judge))
+    service = create_app(_judge()).state.service
     families = [*ServiceCollector(service).collect(), *service.histograms.registry.collect()]
     return [f"| `{f.name}{'_total' * (f.type == 'counter')}` | {f.type} | {escape_cell(f.documentation)} |" for f in families]
 

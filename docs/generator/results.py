@@ -110,6 +110,10 @@ def serving_load(result: Cell) -> str:
         growth = "; ".join(f"{name} {mb:,.0f} → {after[name]:,.0f} MB" for name, mb in before.items())
         rows.append((f"memory over {memory['requests']:,} requests", growth))
     text = table("what | figure", rows) + source(over)
+    if front_end := result.get("front_end"):
+        costs = [(name, f"{ms:.1f}", f"{1000 / ms:,.0f}") for name, ms in front_end["cpu_ms"].items()]
+        head = "of a front end, median of three turns | CPU ms | per second of a core"
+        text += "\n" + table(head, costs) + source(front_end)
     if "rates" not in result:
         return text
     rates = result["rates"]

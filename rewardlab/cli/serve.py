@@ -210,20 +210,6 @@ class ServeOptions:
     address: Annotated[
         str, typer.Option("--address", help="URL of this server, as its --peers name it.", rich_help_panel=GROUPS)
     ] = ""
-    replicas: Annotated[
-        int,
-        typer.Option(
-            "--replicas",
-            min=0,
-            help="Number of copies of the judge to open on the Ray cluster of "
-            "RAY_ADDRESS, or else on this machine (0: once, here).",
-            rich_help_panel=ENGINE,
-        ),
-    ] = 0
-    replica_gpus: Annotated[
-        Optional[float],
-        typer.Option("--replica-gpus", min=0.0, help="GPUs per replica (default: 1 if there are any).", rich_help_panel=ENGINE),
-    ] = None
     judge_file: Annotated[
         Optional[Path],
         typer.Option(
@@ -298,7 +284,6 @@ def serve_judge(options: ServeOptions) -> None:
     from rewardlab.config.loading import merge, nest
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config
-    from rewardlab.samplers.base import Replicas
     from rewardlab.serving.judge_file import JudgeFile
     from rewardlab.serving.request_record import export_spans
     from rewardlab.serving.server import check_port, listening_options, run_server
@@ -308,16 +293,10 @@ def serve_judge(options: ServeOptions) -> None:
     export_spans()
     check_port(options.host, options.port)
     _check(options, limits)
-    if options.judge_file and options.replicas:
-        raise ConfigError(
-            "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
-        )
     keys = merge(nest(settings_of(JUDGE_KEYS, options.config)), nest(parse_judge_keys(options.overrides)))
-    replicas = Replicas(options.replicas, options.replica_gpus) if options.replicas else None
 
     def open_judge(named: str) -> GenerativeJudge:
-        config = _served(judge_config(named, keys))
-        return open_generative_judge(config, restart_after_s=limits.engine_timeout, replicas=replicas)
+        return open_generative_judge(_served(judge_config(named, keys)), restart_after_s=limits.engine_timeout)
 
     followed = JudgeFile(options.judge_file, open_judge) if options.judge_file else None
     server = replace(_server_options(options, limits), judge_file=followed)  # refused options cost no load of the judge
@@ -409,7 +388,7 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
         engine_timeout_s=2 * limits.engine_timeout,  # an engine in a process has its own; this one is for all others
         max_sequences=4 * opened.config.batch_size,
         engine_batch=opened.config.batch_size,
-        num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
+        num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else 1,
     )
     return create_app(opened, replace(server, rules=rules, queue=queue))
 

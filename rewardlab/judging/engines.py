@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -27,36 +26,19 @@ from rewardlab.judging.spec import (
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
-from rewardlab.samplers.base import HF, OPENAI, EngineOptions, Replicas, Sampler, SelfVerifying
+from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SelfVerifying
 
 OPENAI_URL = "https://api.openai.com/v1"
-REMOTE_CALLS = 64  # at a time, of a replica whose engine batches by itself
 
 
 def open_engine(spec: JudgeSpec, options: EngineOptions) -> Sampler:
     """Return the sampler of an engine on its target. Raise what its ``open_sampler`` raises, and MissingPackageError where the
     engine needs an extra that is not installed."""
     try:
-        if options.replicas is not None:
-            return _open_replicas(spec, options, options.replicas)
         sampler: Sampler = import_module(ENGINES[spec.engine].module).open_sampler(spec.target, options)
     except ModuleNotFoundError as error:
         raise missing_package(error) or error from error
     return sampler
-
-
-def _open_replicas(spec: JudgeSpec, options: EngineOptions, replicas: Replicas) -> Sampler:
-    """Return the sampler of an engine on Ray. One that computes in the replica's process takes a call at a time, and is
-    watched by Ray alone."""
-    from rewardlab.samplers.ray_replicas import RaySampler
-
-    in_process = spec.engine == HF
-    timeout_s = options.restart_after_s or 600.0
-    opened = replace(options, replicas=None, restart_after_s=None if in_process else timeout_s)
-    if replicas.num_gpus is None and spec.engine == OPENAI:
-        replicas = replace(replicas, num_gpus=0)
-    calls = 1 if in_process else REMOTE_CALLS
-    return RaySampler(partial(open_engine, spec, opened), replicas, calls_at_a_time=calls, timeout_s=timeout_s)
 
 
 def open_model_judge(judge: str | JudgeConfig, *, api_key: str = "", server_key: str = "", **keys: Any) -> ModelJudge:
@@ -101,13 +83,12 @@ def open_generative_judge(
     *,
     api_key: str = "",
     restart_after_s: float | None = None,
-    replicas: Replicas | None = None,
     **keys: Any,
 ) -> GenerativeJudge:
     """Return the judge of an engine; ``judge``, ``api_key`` and ``keys`` as for :func:`open_model_judge`.
 
     ``restart_after_s``: the engine runs in a process of its own, restarted if it dies or takes more than so many seconds.
-    ``replicas``: it is opened so many times on a Ray cluster. A local checkpoint that was trained to give the verdict alone is
+    A local checkpoint that was trained to give the verdict alone is
     read by probability without ``prob:`` too. Probabilities have the temperature that is stored with the checkpoint
     (``rewardlab bench calibrate``), unless ``prob@TAU:`` names another. Raise ConfigError, CheckpointError, EndpointError.
     """
@@ -131,7 +112,7 @@ def open_generative_judge(
         raise ConfigError(f"{config.judge!r}: a judge by verdict probabilities writes no judgment to verify")
     is_served = restart_after_s is not None  # to many clients, whose prompts share a call
     query = config.model_copy(update={"cache": cache_folder(config)})
-    sampler = open_engine(parsed, EngineOptions(query, key, restart_after_s, replicas, is_served))
+    sampler = open_engine(parsed, EngineOptions(query, key, restart_after_s, is_served))
     if parsed.engine == OPENAI:
         config = judge_config(config, judge=str(parsed))  # with its address: logs of two endpoints are not one
     return (ProbabilityJudge if by_probability else GenerativeJudge)(

@@ -21,29 +21,18 @@ HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judge
 
 
 @dataclass(frozen=True)
-class Replicas:
-    """How many times an engine is opened on a Ray cluster, and how many cards each takes, which may be a part of one (None: one
-    where the cluster has any and the engine computes there)."""
-
-    num: int
-    num_gpus: float | None = None
-
-
-@dataclass(frozen=True)
 class EngineOptions:
     """How an engine is opened; each engine takes what concerns it.
 
     ``query``: how the judge is queried: ``batch_size`` (hf), ``engine_args`` (vllm: options of ``vllm serve``; hf:
     :data:`rewardlab.samplers.hf.READING`), fields of requests and ``cache`` (openai). ``api_key`` (openai).
     ``restart_after_s``: the engine runs in a process of its own, restarted if it dies or takes longer; None: in this one.
-    ``replicas``: the engine is opened so many times on a Ray cluster, and not here.
     ``isolates``: a prompt that cannot be read fails alone, not the call (hf).
     """
 
     query: QueryConfig
     api_key: str = "none"
     restart_after_s: float | None = None
-    replicas: Replicas | None = None
     isolates: bool = False
 
 

@@ -101,10 +101,6 @@ class Share:
     def part(self) -> Share:
         return self if self is NO_SHARE else Share(self.admission, self.tenant, self.request or self)
 
-    def separate(self) -> Share:
-        """Return a share of its own: the work for a group does not end with the request that began it."""
-        return self if self is NO_SHARE else self.admission.open(self.tenant)
-
     def take_bytes(self, number: int) -> None:
         """Hold more bytes. Raise as :meth:`Admission.take_bytes` does."""
         if not self._is_released:
@@ -177,7 +173,9 @@ SHARE: ContextVar[Share] = ContextVar("SHARE", default=NO_SHARE)  # of the curre
 
 @contextlib.contextmanager
 def separate_share() -> Iterator[None]:
-    with using_share(SHARE.get().separate()):
+    """Use a share of its own: the work for a group does not end with the request that began it."""
+    share = SHARE.get()
+    with using_share(share if share is NO_SHARE else share.admission.open(share.tenant)):
         yield
 
 

@@ -105,15 +105,15 @@ _OPENAI_PATH = re.compile(r"/v1/(?:chat|completions|responses|embeddings|models|
 _OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
-def error_status(error: Exception) -> str:
-    input_status = type(error).__name__.removesuffix("Error").lower()
-    return _STATUSES.get(type(error), (input_status, 422))[0]
+def _status_of(error: Exception) -> tuple[str, int]:
+    """Return the ``status`` in the body and the HTTP status; an InputError is named by its class."""
+    return _STATUSES.get(type(error), (type(error).__name__.removesuffix("Error").lower(), 422))
 
 
 def error_body(error: Exception) -> dict[str, Any]:
     """Return an error as an item of a batch or a stream: a sentence, a status, and ``retry_after_s`` if known."""
     retry = {"retry_after_s": seconds} if (seconds := getattr(error, "retry_after_s", None)) is not None else {}
-    return {"error": without_credentials(str(error)), "status": error_status(error)} | retry
+    return {"error": without_credentials(str(error)), "status": _status_of(error)[0]} | retry
 
 
 def error_response(
@@ -139,12 +139,9 @@ def error_response(
 
 
 async def failed_request(request: Request, error: Exception) -> JSONResponse:
-    retry_after_s = getattr(error, "retry_after_s", None)
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    code = _STATUSES.get(type(error), ("", 422))[1]
-    param = getattr(error, "param", None)
-    sentence = without_credentials(str(error))
-    return error_response(request.url.path, code, sentence, status=error_status(error), param=param, headers=headers)
+    body, code, param = error_body(error), _status_of(error)[1], getattr(error, "param", None)
+    headers = {"Retry-After": str(body["retry_after_s"])} if "retry_after_s" in body else {}
+    return error_response(request.url.path, code, body["error"], status=body["status"], param=param, headers=headers)
 
 
 def _in_words(name: str, item: Mapping[str, Any]) -> str:

@@ -139,7 +139,7 @@ class JudgeVersion:
 
 
 def close_judge(judge: Any) -> None:
-    """End the engine of an unused judge on its own thread: a child process, replicas, connections."""
+    """End the engine of an unused judge on its own thread: a child process, connections."""
     sampler = getattr(judge, "sampler", None)
     close = getattr(sampler, "close", None) or getattr(getattr(sampler, "sampler", None), "close", None)
     if callable(close):

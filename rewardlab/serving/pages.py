@@ -7,8 +7,8 @@ other script.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 PUBLIC_FOLDER = "/ui/"
 INDEX, VERSION_MARK = "index.html", "VERSION"
-MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 DOCS_ASSETS = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
 DOCS_PATHS = ("/docs", "/openapi.json", *(f"/docs/{name}" for name in DOCS_ASSETS))
 _NOTHING_ELSE = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -33,18 +33,13 @@ DOCS_POLICY = (
 )
 
 
-def _page_files(index: str) -> Iterator[tuple[str, bytes]]:
-    for path in sorted((files("rewardlab.serving") / "page").iterdir(), key=lambda path: path.name):
-        if path.name.rpartition(".")[2] in MEDIA_TYPES or path.name == index:
-            yield path.name, path.read_bytes()
-
-
 def ui_routes(index: str = INDEX) -> APIRouter:
     """Return ``/``, which redirects to ``/ui``, the page ``index``; and ``/ui/VERSION/NAME`` for each file that pages load.
 
     VERSION is a hash of all files, so that a browser may keep a file for good. Another version or name is a 404.
     """
-    router, parts = APIRouter(tags=["native"]), dict(_page_files(index))
+    router, paths = APIRouter(tags=["native"]), sorted(Path(__file__).with_name("page").iterdir())
+    parts = {path.name: path.read_bytes() for path in paths if path.suffix in MEDIA_TYPES or path.name == index}
     version = hashlib.sha256(b"".join(parts.values())).hexdigest()[:16]
     text = parts.pop(index).replace(VERSION_MARK.encode(), version.encode())
 
@@ -62,7 +57,7 @@ def ui_routes(index: str = INDEX) -> APIRouter:
     async def part(file_version: str, name: str) -> Response:
         if file_version != version or name not in parts:
             raise HTTPException(404)
-        media_type = MEDIA_TYPES[name.rpartition(".")[2]] + "; charset=utf-8"
+        media_type = MEDIA_TYPES[Path(name).suffix] + "; charset=utf-8"
         return Response(parts[name], media_type=media_type, headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
     return router

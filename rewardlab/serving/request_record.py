@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from rewardlab.errors import ConfigError
@@ -124,20 +125,13 @@ def export_spans() -> None:
     trace.set_tracer_provider(provider)
 
 
-@contextlib.contextmanager
-def request_span(scope: Scope) -> Iterator[Any]:
-    """Yield the span of a request, None without OpenTelemetry."""
+def request_span(scope: Scope) -> contextlib.AbstractContextManager[Any]:
+    """Return a context with the span of a request, None without OpenTelemetry."""
     if trace is None:
-        yield None
-        return
-    carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    with trace.get_tracer("rewardlab").start_as_current_span(
-        scope["method"],
-        context=propagate.extract(carrier),
-        kind=trace.SpanKind.SERVER,
-        attributes={"http.request.method": scope["method"]},
-    ) as span:
-        yield span
+        return contextlib.nullcontext()
+    parent, method = propagate.extract(Headers(scope=scope)), {"http.request.method": scope["method"]}
+    tracer = trace.get_tracer("rewardlab")
+    return tracer.start_as_current_span(scope["method"], context=parent, kind=trace.SpanKind.SERVER, attributes=method)
 
 
 def end_span(span: Any, method: str, path: str, status: int, record: RequestRecord) -> None:
@@ -158,20 +152,15 @@ def end_span(span: Any, method: str, path: str, status: int, record: RequestReco
         span.set_status(trace.Status(trace.StatusCode.ERROR))
 
 
-def job_span(wait_s: float, engine_s: float) -> None:
-    """Record, below the span of the current request, a job that has just come back after it waited and was run."""
-    if trace is None:
-        return
-    end = time.time_ns()
-    tracer, taken = trace.get_tracer("rewardlab"), end - int(1e9 * engine_s)
-    tracer.start_span("queue", start_time=taken - int(1e9 * wait_s)).end(taken)
-    tracer.start_span("engine", start_time=taken).end(end)
-
-
 def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, num_tokens: int) -> None:
-    """Record a job of the current request that the engine has finished: its wait, and its time in the engine."""
+    """Record a job of the current request that the engine has just finished: its wait, and its time in the engine, also as
+    spans below the request's."""
     record = current_request()
     histograms.add_job(wait_s, num_tokens)
     record.queue_s = max(record.queue_s, wait_s)
     record.num_tokens += num_tokens
-    job_span(wait_s, engine_s)
+    if trace is not None:
+        end, tracer = time.time_ns(), trace.get_tracer("rewardlab")
+        taken = end - int(1e9 * engine_s)
+        tracer.start_span("queue", start_time=taken - int(1e9 * wait_s)).end(taken)
+        tracer.start_span("engine", start_time=taken).end(end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,11 @@ MAX_PARTS = 64  # of a response
 JsonObject = dict[str, Any]  # an object in the format of another framework
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]  # only the first wrong item has an error
+
+
+def example_config(example: JsonObject, **config: Unpack[ConfigDict]) -> ConfigDict:
+    """Return the configuration of a schema that is documented with an ``example``."""
+    return {**config, "json_schema_extra": {"example": example}}
 
 
 class _Schema(BaseModel):
@@ -77,17 +82,14 @@ class JudgeRequest(RequestBase):
     )
     orders: Literal["both", "given", "swapped"] = "both"
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "question": "What color is the star?",
-                "responses": ["The star is red.", "The star is blue."],
-                "images": ["data:image/png;base64,iVBORw0KGgo..."],
-                "votes": 3,
-                "orders": "both",
-            }
-        },
+    model_config = example_config(
+        {
+            "question": "What color is the star?",
+            "responses": ["The star is red.", "The star is blue."],
+            "images": ["data:image/png;base64,iVBORw0KGgo..."],
+            "votes": 3,
+            "orders": "both",
+        }
     )
 
     @model_validator(mode="after")
@@ -146,16 +148,13 @@ class RewardsRequest(RequestBase):
         None, ge=1, le=1024, description="maximum comparisons, for bradley_terry and knockout (default: two for each response)"
     )
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "question": "What color is the star?",
-                "responses": ["The star is red.", "The star is blue.", "Red."],
-                "images": ["data:image/png;base64,iVBORw0KGgo..."],
-                "strategy": "all_pairs",
-            }
-        },
+    model_config = example_config(
+        {
+            "question": "What color is the star?",
+            "responses": ["The star is red.", "The star is blue.", "Red."],
+            "images": ["data:image/png;base64,iVBORw0KGgo..."],
+            "strategy": "all_pairs",
+        }
     )
 
     @model_validator(mode="after")

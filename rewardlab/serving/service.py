@@ -99,12 +99,9 @@ class ServerOptions:
 class JudgeService:
     """One judge, its queue and the media sent to it."""
 
-    def __init__(
-        self, queue: JudgeQueue, options: ServerOptions | None = None, histograms: ServingHistograms | None = None
-    ) -> None:
-        options = options or ServerOptions()
+    def __init__(self, queue: JudgeQueue, options: ServerOptions, histograms: ServingHistograms) -> None:
         self.queue, self.rules, self.limits, self.peers = queue, options.rules, options.limits, options.peers
-        self.histograms = histograms or ServingHistograms()
+        self.histograms = histograms
         media = options.media or Media(limits=self.limits)
         self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector, self.guarantee = VoteCollector(queue), options.guarantee

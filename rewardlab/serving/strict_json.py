@@ -8,8 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from rewardlab.data.files import has_lone_surrogate
+from rewardlab.serving.conversations import read_label
 from rewardlab.serving.limits import Limits
 from rewardlab.verdicts.formats import without_doubles
 
@@ -32,38 +32,21 @@ _NUMBERS = {int, float, bool, type(None)}
 def parse_json(body: bytes, limits: Limits) -> Any:
     """Return the value of a body. Raise HTTPException beyond ``limits``, for a body that is not UTF-8, for numbers that are not
     JSON, and for half of a surrogate pair; JSONDecodeError for malformed JSON."""
-    check_size(len(body), limits)
     # Counted before anything is built: a value of two bytes takes fifty in memory.
     _check_number(sum(map(body.count, (b",", b"[", b"{"))), limits)
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"the body is not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from error
-    with _without_collection():
+    was_enabled = gc.isenabled()
+    gc.disable()  # JSON has no cycles, and the search for them takes five times as long as parsing
+    try:
         value = _loads(text, limits)
         _check_values(value, limits, has_surrogates="\\u" in text)
-    return value
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Pause garbage collection: JSON has no cycles, and the search for them takes five times as long as parsing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
+        return value
     finally:
         if was_enabled:
             gc.enable()
-
-
-def check_size(number: int, limits: Limits) -> None:
-    if number > limits.json_bytes:
-        raise HTTPException(
-            413,
-            f"the request is larger than {limits.json_bytes:,} bytes, the most of this server (its --limit json_bytes): "
-            "upload its images first, or resize them",
-        )
 
 
 def _check_number(number: int, limits: Limits) -> None:
@@ -123,7 +106,7 @@ def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
             if key in LABEL_KEYS and value.lstrip().startswith("{"):
                 _check_number(number := number + sum(map(value.count, ",[{")), limits)
                 has_surrogates = has_surrogates or "\\" in value  # an escaped backslash hides them in the body
-                stack.append((_label(value), depth, "a label"))
+                stack.append((read_label(value), depth, "a label"))
         elif isinstance(value, list | dict):
             if depth > limits.json_depth:
                 raise _too_deep(limits)
@@ -158,14 +141,6 @@ def _check_text(text: str, limits: Limits, *, is_media: bool, has_surrogates: bo
         raise HTTPException(400, "the body holds half of a surrogate pair, which is no character")
 
 
-def _label(text: str) -> Any:
-    """Return the value of a label that is JSON, None for a bare answer."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 class StrictJSONRequest(Request):
     """A request whose body :func:`parse_json` reads, within the limits of the application."""
 
@@ -174,7 +149,12 @@ class StrictJSONRequest(Request):
             limits, body = self.app.state.limits, bytearray()
             async for chunk in self.stream():
                 body += chunk
-                check_size(len(body), limits)
+                if len(body) > limits.json_bytes:
+                    raise HTTPException(
+                        413,
+                        f"the request is larger than {limits.json_bytes:,} bytes, the most of this server (its --limit "
+                        "json_bytes): upload its images first, or resize them",
+                    )
             self._body = bytes(body)
         return self._body
 

@@ -20,9 +20,9 @@ from starlette.datastructures import UploadFile
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.errors import MediaError, OutputError
 from rewardlab.serving.errors import StorageError
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.request_record import tenant_of_request
 
-MAX_UPLOAD_BYTES = 1_000_000_000
 STALE_S = 3600.0  # after which a half-written file is thought to be nobody's
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -34,7 +34,7 @@ class UploadStore:
     share a folder. Raise OutputError for an unwritable folder.
     """
 
-    def __init__(self, folder: Path | None = None, *, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
+    def __init__(self, folder: Path | None = None, *, max_bytes: int = Limits().upload_bytes) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()  # requests are served by several threads
         if folder is None:

@@ -41,7 +41,7 @@ OWNERS = {
     "fastapi_offline": {"serving/pages.py"},
     "datasketch": {"curation/duplicates.py"},
     "imagehash": {"curation/image_hashes.py"},
-    "ray": {"distill/ray_transport.py", "samplers/ray_replicas.py"},
+    "ray": {"distill/ray_transport.py"},
     "av": {"data/video.py"},
     **{name: {"training/", "models/"} for name in ("peft", "deepspeed", "accelerate")},
     "trl": {"training/"},

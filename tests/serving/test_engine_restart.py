@@ -1,4 +1,4 @@
-"""An engine that dies, hangs or has replicas: every route says when to come back, and clients do."""
+"""An engine that dies or hangs: every route says when to come back, and clients do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,15 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from rewardlab.integrations import openrlhf, slime, verl
 from rewardlab.integrations.client import RewardClient
-from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.samplers.base import Replicas
 from rewardlab.samplers.child_process import ProcessSampler
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.serving.app import create_app
@@ -39,7 +35,6 @@ from tests.support.openai_server import VERDICT, ChatServer, chat_server
 from tests.support.queue_engine import judge_job
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION
 from tests.support.servers import running
-from tests.support.serving import in_process
 
 PLAIN = load_template("plain")
 SAMPLE = {"query": [PROMPT + answer for answer in ANSWERS], "prompts": [PROMPT] * 3}
@@ -153,46 +148,3 @@ def test_tries_are_not_remembered_without_bound() -> None:
     for n in range(10):
         results.add(f"job {n}", job, judged)
     assert [n for n in range(10) if results.num_tries(f"job {n}")] == [7, 8, 9]
-
-
-def rewards_of(judge: GenerativeJudge, prompts: list[str]) -> list[float]:
-    """The rewards of a server for a group to each prompt, whose members are sent one by one, at once."""
-    # A pair a call, many at a time: both replicas are always busy.
-    rules = GroupRules(group_size=len(ANSWERS))
-    app = create_app(judge, ServerOptions(rules=rules, queue=QueueOptions(max_sequences=2, num_threads=16)))
-    calls = [{"prompt": prompt, "response": answer} for prompt in prompts for answer in ANSWERS]
-    with in_process(app) as http, ThreadPoolExecutor(len(calls)) as pool:
-        answers = list(pool.map(lambda call: http.post("/slime", json=call), calls))
-    assert {answer.status_code for answer in answers} == {200}
-    return [answer.json() for answer in answers]
-
-
-@pytest.mark.nightly
-def test_two_replicas() -> None:
-    """What every framework is told is what one replica would have told it, before a replica is killed and while it is."""
-    pytest.importorskip("ray.serve", reason="Ray is an extra: pip install 'rewardlab[ray]'")
-    engine, killed = ChatServer(by_seed=True), threading.Event()
-    with chat_server(engine) as url:
-        spec = f"openai:judge@{url}"
-        alone = open_generative_judge(spec)
-        several = open_generative_judge(spec, restart_after_s=60, replicas=Replicas(2))
-        try:
-            prompts = [f"Which of {n}?" for n in range(12)]
-            expected = rewards_of(alone, prompts)
-            assert len(set(expected)) > 1
-            assert rewards_of(several, prompts) == expected
-            children = psutil.Process().children(recursive=True)
-            replicas = [child.pid for child in children if "ServeReplica" in " ".join(child.cmdline())]
-            assert len(replicas) == 2
-
-            def kill_one(body: dict[str, Any], number: int) -> None:
-                """When the engine has been asked often, so that both replicas have calls in flight."""
-                if engine.inside >= 8 and not killed.is_set():
-                    killed.set()
-                    os.kill(replicas[0], signal.SIGKILL)
-
-            engine.refuse, engine.delay_s = kill_one, 0.2
-            assert rewards_of(several, prompts) == expected
-            assert killed.is_set()
-        finally:
-            several.sampler.close()  # type: ignore[attr-defined]

@@ -21,6 +21,17 @@ def test_load(tmp_path: Path) -> None:
     assert result["flood_per_s"] > 0
 
 
+@pytest.mark.nightly
+def test_front_ends(tmp_path: Path) -> None:
+    """Two of them share the work for a group."""
+    out = tmp_path / "load.json"
+    done = run_module("eval.serving_load", "--only", "front_end", "--seconds", "12", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    cost = json.loads(out.read_text())["front_end"]["cpu_ms"]
+    assert cost["kept pair"] < cost["new pair"]
+    assert all(cost[f"group, front end {n} of two"] < cost["group, one front end"] for n in (1, 2))
+
+
 @pytest.mark.slow
 def test_drills(finished_run: Path, tmp_path: Path) -> None:
     """An engine that answers garbage for five of eighteen seconds: no wrong answer, and right ones afterwards."""

@@ -31,7 +31,7 @@ from rewardlab.samplers.base import FormatSampler, Sampler, SamplingParams
 from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
-from rewardlab.serving.schemas import Items, JsonObject
+from rewardlab.serving.schemas import Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import Completion, FinishReason, Message, Part
@@ -97,6 +97,11 @@ def refuse_unsupported(parameters: Mapping[str, Any] | None, *, without_effect: 
             raise UnsupportedParameterError(f"the parameter {name!r:.80} is not supported here: {cure}", name)
 
 
+def answer_head(service: JudgeService, prefix: str, model: str) -> JsonObject:
+    """Return the fields with which answers begin; ``model`` is the one that the request names."""
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model or service.judge_name}
+
+
 MAX_TOKENS = 32768
 
 
@@ -121,12 +126,8 @@ class CompletionRequest(BaseModel):
 
 
 class ChatCompletionRequest(CompletionRequest):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
-            }
-        },
+    model_config = example_config(
+        {"messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]}
     )
     messages: list[JsonObject] = Field(min_length=1, max_length=256)
     n: int = Field(1, ge=1, le=64)
@@ -150,7 +151,7 @@ class ChatCompletionRequest(CompletionRequest):
 
 
 class ResponsesRequest(CompletionRequest):
-    model_config = ConfigDict(json_schema_extra={"example": {"input": "What color is it?", "instructions": "Be brief."}})
+    model_config = example_config({"input": "What color is it?", "instructions": "Be brief."})
     input: str | Annotated[list[JsonObject], Field(min_length=1, max_length=255)]
     instructions: str | None = Field(None, description="a message of the system before the input")
     max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -309,14 +310,8 @@ def chat_routes(service: JudgeService) -> APIRouter:
             choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
             num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
             usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
-        return ChatCompletion(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
-            created=int(time.time()),
-            model=request.model or service.judge_name,
-            choices=choices,
-            usage=usage,
-            max_tokens=lowered,
-        )
+        head = answer_head(service, "chatcmpl", request.model)
+        return ChatCompletion(**head, choices=choices, usage=usage, max_tokens=lowered)
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
@@ -342,20 +337,13 @@ def chat_routes(service: JudgeService) -> APIRouter:
 
 
 T = TypeVar("T")
+_SEQUENCES = [
+    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>" for text in ("Red.", "Blue.")
+]
 
 
 class PoolingRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "example": {
-                "input": [
-                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
-                    for text in ("Red.", "Blue.")
-                ]
-            }
-        },
-    )
+    model_config = example_config({"input": _SEQUENCES}, extra="allow")
     model: str = ""
     input: str | Items[str] | None = None
     messages: Items[JsonObject] | None = None
@@ -375,17 +363,7 @@ class EmbeddingsRequest(PoolingRequest):
 
 
 class EvaluationRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "example": {
-                "messages": [
-                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
-                    for text in ("Red.", "Blue.")
-                ]
-            }
-        },
-    )
+    model_config = example_config({"messages": _SEQUENCES})
     model: str = ""
     messages: Items[str]
 
@@ -441,8 +419,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=StrictJSONRoute)
 
     def response(request: PoolingRequest, prefix: str, data: list[T]) -> PoolingResponse[T]:
-        model = request.model or service.judge_name
-        return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
+        return PoolingResponse(**answer_head(service, prefix, request.model), data=data)
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
         refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
@@ -471,7 +448,6 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
         scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
-        model = request.model or service.judge_name
-        return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
+        return EvaluationResponse(**answer_head(service, "scoreval", request.model), scores=scores)
 
     return router

@@ -7,8 +7,6 @@ The query is the question, the documents are the responses, and a score is how o
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 
 from fastapi import APIRouter
@@ -18,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rewardlab.data.conversations import Content, media_beside, place_media, place_own, read_content
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample
-from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
-from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
+from rewardlab.serving.dialects.openai import CUTTING, answer_head, refuse_unsupported
+from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK
@@ -82,9 +80,8 @@ class RerankRequest(BaseModel):
     """``documents`` are texts, ``{"content": [parts]}``, or objects with a ``text`` or the ``rank_fields``. Only the query may
     have images."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={"example": {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}},
+    model_config = example_config(
+        {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}, extra="allow"
     )
     query: Document
     documents: Items[Document] = Field(min_length=1)
@@ -110,9 +107,7 @@ class TextsRequest(BaseModel):
 class ScoreRequest(BaseModel):
     """vLLM's names, old and new; one query for all documents, or one for each."""
 
-    model_config = ConfigDict(
-        extra="allow", json_schema_extra={"example": {"text_1": "What color is it?", "text_2": ["It is red.", "It is blue."]}}
-    )
+    model_config = example_config({"text_1": "What color is it?", "text_2": ["It is red.", "It is blue."]}, extra="allow")
     text_1: Document | Items[Document] | None = None
     text_2: Document | Items[Document] | None = None
     queries: Document | Items[Document] | None = None
@@ -181,8 +176,10 @@ class SGLangResult(BaseModel):
     meta_info: dict[str, str] = Field(default={})
 
 
-def _as_list(value: Document | list[Document] | None) -> list[Document]:
-    return [] if value is None else value if isinstance(value, list) else [value]
+def _first_of(*values: Document | list[Document] | None) -> list[Document]:
+    """Return the first value that is given, as a list."""
+    value = next((value for value in values if value is not None), [])
+    return value if isinstance(value, list) else [value]
 
 
 def scoring_routes(service: JudgeService) -> APIRouter:
@@ -193,15 +190,13 @@ def scoring_routes(service: JudgeService) -> APIRouter:
     async def score(request: ScoreRequest) -> ScoreResponse:
         """Return a score for each document, in order."""
         refuse_unsupported(request.model_extra, without_effect=CUTTING)
-        queries = _as_list(next((v for v in (request.text_1, request.queries, request.data_1) if v is not None), None))
-        candidates = (request.text_2, request.documents, request.data_2, request.items)
-        documents = _as_list(next((v for v in candidates if v is not None), None))
+        queries = _first_of(request.text_1, request.queries, request.data_1)
+        documents = _first_of(request.text_2, request.documents, request.data_2, request.items)
         if not queries or not documents:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
         values = await document_scores(service, document_samples(queries, documents, request.anchor))
         data = [DocumentScore(index=n, score=value) for n, value in enumerate(values)]
-        model = request.model or service.judge_name
-        return ScoreResponse(id=f"score-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
+        return ScoreResponse(**answer_head(service, "score", request.model), data=data)
 
     async def rank(request: RerankRequest) -> list[tuple[int, float]]:
         refuse_unsupported(request.model_extra, without_effect=CUTTING)
@@ -238,8 +233,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             results.append(
                 RerankResult(index=n, document=document if request.return_documents else None, relevance_score=value)
             )
-        model = request.model or service.judge_name
-        return RerankResponse(id=f"rerank-{uuid.uuid4().hex}", model=model, results=results)
+        return RerankResponse(**answer_head(service, "rerank", request.model), results=results)
 
     def text_of(request: RerankRequest, n: int) -> str:
         return read_document(request.documents[n], request.rank_fields).text
@@ -252,8 +246,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             InfinityResult(index=n, document=text_of(request, n) if returned else None, relevance_score=value)
             for n, value in ranks
         ]
-        model = request.model or service.judge_name
-        return InfinityResponse(id=f"infinity-{uuid.uuid4().hex}", created=int(time.time()), model=model, results=results)
+        return InfinityResponse(**answer_head(service, "infinity", request.model), results=results)
 
     @router.post("/sglang/v1/rerank", response_class=JSONResponse)
     async def sglang_rerank(request: RerankRequest) -> list[SGLangResult]:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rewardlab.data.conversations import Content
 from rewardlab.errors import DataError
@@ -33,7 +33,7 @@ from rewardlab.serving.conversations import (
     references,
     split_sequence,
 )
-from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
+from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
 
@@ -41,15 +41,12 @@ from rewardlab.serving.strict_json import StrictJSONRoute
 class GetRewardRequest(BaseModel):
     """``query`` are whole sequences with special tokens, ``prompts`` their beginnings."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "example": {
-                "query": ["What color is it? It is red.", "What color is it? It is blue."],
-                "prompts": ["What color is it?"] * 2,
-                "labels": ['{"media": ["upload:ID"]}'] * 2,
-            }
-        },
+    model_config = example_config(
+        {
+            "query": ["What color is it? It is red.", "What color is it? It is blue."],
+            "prompts": ["What color is it?"] * 2,
+            "labels": ['{"media": ["upload:ID"]}'] * 2,
+        }
     )
     query: Items[str]
     prompts: Items[str] | None = None
@@ -71,15 +68,8 @@ class MultimodalRewardResponse(BaseModel):
 class SlimeRequest(BaseModel):
     """One sample, its prompt as text or messages; the answer is a bare number."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "example": {
-                "prompt": "What color is it?",
-                "response": "It is red.",
-                "label": {"media": ["upload:ID"], "anchor": "It is blue."},
-            }
-        },
+    model_config = example_config(
+        {"prompt": "What color is it?", "response": "It is red.", "label": {"media": ["upload:ID"], "anchor": "It is blue."}}
     )
     prompt: Annotated[str, Field(max_length=4 * MAX_CHARS)] | Items[JsonObject]
     response: str = Field(max_length=MAX_CHARS)
@@ -193,18 +183,12 @@ def _described(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return metrics
 
 
+_OUTPUTS = [{"output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}]} for text in ("Red.", "Blue.")]
+
+
 class CompareRequest(BaseModel):
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "example": {
-                "conversation_history": [{"role": "user", "content": "What color is it?"}],
-                "response_objs": [
-                    {"output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}]}
-                    for text in ("Red.", "Blue.")
-                ],
-            }
-        },
+    model_config = example_config(
+        {"conversation_history": [{"role": "user", "content": "What color is it?"}], "response_objs": _OUTPUTS}
     )
     conversation_history: Items[JsonObject] = Field(min_length=1)
     response_objs: Items[JsonObject] = Field(min_length=1)
@@ -212,16 +196,10 @@ class CompareRequest(BaseModel):
 
 
 class VerifyRequest(BaseModel):
-    model_config = ConfigDict(
+    model_config = example_config(
+        {"responses_create_params": {"input": "What color is it?"}, "response": _OUTPUTS[0], "prompt_id": "1"},
         extra="allow",
         populate_by_name=True,
-        json_schema_extra={
-            "example": {
-                "responses_create_params": {"input": "What color is it?"},
-                "response": {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Red."}]}]},
-                "prompt_id": "1",
-            }
-        },
     )
     responses_create_params: JsonObject
     response: JsonObject
@@ -251,11 +229,8 @@ class CompareResponse(BaseModel):
 class AggregateRequest(BaseModel):
     """Answers of ``/verify``; fields may be missing."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={
-            "example": {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}, {"_ng_task_index": 0, "reward": -1.0}]}
-        },
+    model_config = example_config(
+        {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}, {"_ng_task_index": 0, "reward": -1.0}]}
     )
     verify_responses: Items[JsonObject]
 
