@@ -14,6 +14,7 @@ import base64
 import io
 import json
 import random
+import select
 import socket
 import statistics
 import tempfile
@@ -79,7 +80,6 @@ def counts(statuses: Iterable[str] | dict[str, int]) -> str:
 
 
 def at_once(actions: Sequence[Callable[[], str]]) -> str:
-    """Do all, 32 at a time; return how often which answer came."""
     with ThreadPoolExecutor(32) as threads:
         return counts(threads.map(lambda action: action(), actions))
 
@@ -93,8 +93,8 @@ def beside(url: str, actions: Sequence[Callable[[], str]], body: Any) -> str:
 
 
 def timed(url: str, body: Any, **options: Any) -> str:
-    begun = time.monotonic()
-    return f"{post(url, '/v1/judge', body, **options)} in {time.monotonic() - begun:.1f} s"
+    begun, status = time.monotonic(), post(url, "/v1/judge", body, **options)
+    return f"{status} in {time.monotonic() - begun:.1f} s"
 
 
 def png(mode: str, number: int, side: int = 7000) -> str:
@@ -137,16 +137,19 @@ def connections(url: str, start: bytes, seconds: int, number: int = 60, each_sec
     return f"{num_open} of {number} open after {seconds} s"
 
 
-def endless(url: str, start: bytes, piece: bytes, num_bytes: int, wait_s: float = 0) -> str:
-    """Send a start and then pieces until the other side closes the connection, or up to a number of bytes."""
-    num_sent = 0
-    with suppress(OSError), connect(url) as connection:
+def endless(url: str, start: bytes, piece: bytes, num_bytes: int) -> str:
+    """Send a start and then pieces, up to a number of bytes, until there is an answer or the other side closes."""
+    num_sent, outcome = 0, "closed"
+    with suppress(ConnectionError), connect(url) as connection:
         connection.sendall(start)
-        while num_sent < num_bytes:
+        while num_sent < num_bytes and not select.select([connection], [], [], 0)[0]:
             connection.sendall(piece)
             num_sent += len(piece)
-        time.sleep(wait_s)
-    return f"ended after {num_sent / 1e6:.1f} MB"
+        try:
+            outcome = connection.recv(12)[9:].decode() or "closed"
+        except TimeoutError:
+            outcome = "open"
+    return f"{outcome} after {num_sent / 1e6:.1f} MB"
 
 
 def forged_address(on: Target) -> str:
@@ -238,7 +241,7 @@ def attacks(on: Target) -> Iterator[Attack]:
     texts, batch = [f"{CHATML}{n} {'x' * 40}" for n in range(3000)], [PAIR | {"question": f"{n}?"} for n in range(1024)]
     group = {"question": "Which is best?", "responses": [f"{n} is red" for n in range(128)], "timeout_s": 900}
     rgba, rgb = [judge(PAIR | {"images": [png("RGBA", n)]}) for n in range(8)], [png("RGB", n) for n in range(4)]
-    uploads = [partial(endless, on.url, UPLOAD, b"x" * 1_000_000, 98_000_000, 12)] * 12
+    uploads = [partial(endless, on.url, UPLOAD, b"x" * 1_000_000, 98_000_000)] * 12
     header, large = b"X-F: " + b"x" * 60_000 + b"\r\n", {"messages": [USER], "n": 64, "max_tokens": 32768, "temperature": 10}
     long, numbers = judge(PAIR | {"question": "a b " * 25_000}), {"query": "q", "documents": [0] * 249_000}
     rows: list[Attack] = [
@@ -272,7 +275,7 @@ def attacks(on: Target) -> Iterator[Attack]:
         ("a header of 104 MB", "taken, 136 MB more", partial(endless, on.url, GET, header, 104_000_000)),
         ("12 uploads that stop at 98 MB", "1,233 MB", partial(at_once, uploads)),
         ("a video of 600 frames of 2000x2000", "4.3 s of a thread", judge(frames)),
-        ("60 frames of 4000x4000, hung up on", "decoded to the end; 776 MB", judge(large_frames, timeout=1)),
+        ("60 frames of 4000x4000", "decoded to the end; 776 MB", judge(large_frames)),
     ]
     yield from rows
     on.process.rlimit(psutil.RLIMIT_NOFILE, (256, 256))
@@ -294,12 +297,10 @@ ENDPOINTS = {attacks: [], attacks_on_keys: ["--keys", "{folder}/keys", "--limit"
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """Return the results as a page."""
     commits, tracebacks = sorted({row["commit"][:12] for row in rows}), max(row["tracebacks"] for row in rows)
     lines = [f"# Attacks on an endpoint\n\n`python -m eval.serving_attacks`, commit {', '.join(commits)}. Before: 42e8c34"]
     lines += [f"or 5646b2d0, on machines of the same size. Tracebacks in an endpoint's log: {tracebacks}.\n"]
-    lines += ["| attack | before | answer now | `/health`, worst, ms | `/ready` | server and engine, MB |"]
-    lines += ["|---|---|---|---|---|---|"]
+    lines += ["| attack | before | answer now | `/health`, worst, ms | `/ready` | all memory, MB |\n|---|---|---|---|---|---|"]
     for row in rows:
         health = ", ".join(f"{name} {ms:.0f}" for name, ms in row["health_worst_ms"].items())
         cells = row["attack"], row["before"], row["answer"] or "", health, counts(row["ready"]), f"{row['peak_mb']:,.0f}"

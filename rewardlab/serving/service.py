@@ -56,6 +56,7 @@ from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, Preference
 from rewardlab.verdicts.votes import reduce_votes
 
 LOG = logging.getLogger(__name__)
+TURNS_S = 0.001  # turns of the event loop in which others are answered, between steps that take up to 0.04 s
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
 
 
@@ -354,7 +355,9 @@ class JudgeService:
         answers = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
-        return rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
+        response = rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
+        await asyncio.sleep(TURNS_S)
+        return response
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
         """Return the rewards of a group, on the server's own plan if ``strategy`` is "".
@@ -372,7 +375,9 @@ class JudgeService:
             return await self.collector.collect(pair, options)
 
         result = await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
+        await asyncio.sleep(TURNS_S)
         self.answer_signs.add(group, result, replace(options, guarantee=None))
+        await asyncio.sleep(TURNS_S)
         if (first := next((match.judgment for match in result.matches if match.judgment is not None), None)) is not None:
             self._watch(first, options)  # the others of the group are of the same prompt
         return result
