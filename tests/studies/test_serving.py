@@ -52,7 +52,7 @@ def test_attacks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = {row["attack"]: row for row in json.loads(out.read_text())}
     assert rows["half a surrogate pair as raw UTF-8"]["answer"] == "400"
-    assert rows["/v1/judge/batch, 3,000 pairs"]["answer"] == "422"
+    assert rows["/v1/judge/batch, 3,000 pairs"]["answer"] == "413"
     assert rows["/v1/judge/batch, 1,024 pairs"]["answer"] == "200"
     assert rows["a pair beside 100,000 characters"]["answer"].startswith("200 in ")
     for row in rows.values():
