@@ -213,7 +213,8 @@ def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
         return JSONResponse({"object": "list", "data": []})
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)])
-    with served(app) as url, endpoint(f"openai:m@{url}/v1", *GREEDY, "--limit", "engine_timeout=3") as (address, _):
+    greedy = [setting for setting in GREEDY if not setting.startswith("batch_size")]  # the engine batches by itself
+    with served(app) as url, endpoint(f"openai:m@{url}/v1", *greedy, "--limit", "engine_timeout=3") as (address, _):
         acts = [(3.0, lambda: state.update(good=False)), (8.0, lambda: state.update(good=True))]
         return asyncio.run(load(address, pairs, [(0.5, [])] * len(pairs), acts, 18.0))
 

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from eval.endpoints import nginx_command
 from rewardlab.serving.auth import Key
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.middleware import LOG
@@ -38,21 +39,15 @@ SECONDS = 1  # the time that the proxies give a header and a body here
 
 
 def nginx(folder: Path, upstream: str, port: int) -> list[str]:
-    text = (LAUNCH / "nginx.conf").read_text()
-    for old, new in {
+    changes = {
         "127.0.0.1:8000": upstream,
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
         "judge.example.org;": "localhost;",
         "/etc/ssl/rewardlab/": f"{folder}/",
         "10s;": f"{SECONDS}s;",
         "100m;": "1m;",
-    }.items():
-        assert old in text
-        text = text.replace(old, new)
-    paths = "".join(f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    head = f"daemon off; user root; pid {folder}/pid; error_log {folder}/error.log; events {{}}"
-    (folder / "main.conf").write_text(f"{head}\nhttp {{ access_log off; {paths}\n{text}\n}}\n")
-    return ["nginx", "-e", f"{folder}/error.log", "-c", f"{folder}/main.conf"]
+    }
+    return nginx_command(folder, changes)
 
 
 def caddy(folder: Path, upstream: str, port: int) -> list[str]:

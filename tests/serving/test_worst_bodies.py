@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -55,6 +59,39 @@ def test_a_large_object_is_refused_before_it_is_built(monkeypatch: pytest.Monkey
     monkeypatch.setattr("rewardlab.serving.strict_json._check_values", pytest.fail)
     with pytest.raises(Exception, match="1,025 entries"):
         parse_json(json.dumps([{f"k{n}": 0 for n in range(ENTRIES + 1)}]).encode(), LIMITS)
+
+
+@pytest.mark.slow
+def test_the_largest_group_from_the_cache_leaves_turns_to_others() -> None:
+    """None of the steps after the comparisons takes a quarter of its CPU seconds."""
+    body = {"question": "Which?", "responses": [f"{n} is red" for n in range(LIMITS.responses)]}
+    turns: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            begun = time.thread_time()
+            await asyncio.sleep(0.001)
+            turns.append(time.thread_time() - begun)
+
+    async def judge_twice() -> float:
+        app = application()
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), timeout=None) as client,
+        ):
+            await client.post("http://localhost/v1/rewards", json=body)
+            ticking, begun = asyncio.create_task(tick()), time.thread_time()
+            answer = await client.post("http://localhost/v1/rewards", json=body)
+            ticking.cancel()
+            assert len(answer.json()["matches"]) == 127 * 64
+            return time.thread_time() - begun
+
+    gc.disable()  # it holds the loop, too: a server leaves what was loaded at its start out of it
+    try:
+        seconds = asyncio.run(judge_twice())
+    finally:
+        gc.enable()
+    assert max(turns) < seconds / 4
 
 
 @pytest.mark.nightly

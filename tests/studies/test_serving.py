@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,22 @@ def test_clients(tmp_path: Path) -> None:
     done = run_module("eval.serving_clients", "--environments", str(tmp_path), "--only", "curl")
     assert done.returncode == 0, done.stderr
     assert (done.stdout.count("| worked |"), done.stdout.count("| refused |"), done.stdout.count("| wrong |")) == (3, 1, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_attacks(tmp_path: Path) -> None:
+    """Those on pairs, through nginx: refused or answered, and the endpoint is healthy meanwhile at both addresses."""
+    out = tmp_path / "attacks.json"
+    done = run_module("eval.serving_attacks", "--only", "pair", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    rows = {row["attack"]: row for row in json.loads(out.read_text())}
+    assert rows["half a surrogate pair as raw UTF-8"]["answer"] == "400"
+    assert rows["/v1/judge/batch, 3,000 pairs"]["answer"] == "413"
+    assert rows["/v1/judge/batch, 1,024 pairs"]["answer"] == "200"
+    assert rows["a pair beside 100,000 characters"]["answer"].startswith("200 in ")
+    for row in rows.values():
+        assert set(row["health_worst_ms"]) == {"endpoint", "nginx"}
+        assert (set(row["ready"]), row["tracebacks"]) == ({"200"}, 0)
+    assert out.with_suffix(".md").read_text().count("\n| ") == 1 + len(rows)
