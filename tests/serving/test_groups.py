@@ -153,6 +153,37 @@ def test_rewarding_ends_with_the_last_member() -> None:
     asyncio.run(main())
 
 
+def test_who_hangs_up_and_comes_back() -> None:
+    """Everyone left, and sends the same again before the engine has stopped: a new group, in which each is known again."""
+    calls: list[list[int]] = []
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        try:
+            await asyncio.sleep(3600 if len(calls) == 1 else 1)
+        finally:
+            await asyncio.sleep(0.01)
+        return [member / 2 for member in members]
+
+    async def main() -> list[float]:
+        buffer = buffer_of(2, reward=reward)
+
+        def sent(value: int) -> asyncio.Task[float]:
+            return asyncio.create_task(buffer.join("a", value, f"r{value}"))
+
+        lost = [sent(2), sent(4)]
+        await settle()
+        for task in lost:
+            task.cancel()
+        await settle()
+        first, second = sent(2), sent(4)
+        await asyncio.sleep(0.5)  # the first call has ended
+        return await asyncio.wait_for(asyncio.gather(first, second, sent(2)), 10)
+
+    assert run_virtually(main()) == [1, 2, 1]
+    assert calls == [[2, 4]] * 2
+
+
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 2.0, 3.0], ValueError("no")])
 def test_a_failure_is_every_members(rewards: Any) -> None:
     """So are rewards that are too few or too many: nobody has one that may be another's, nobody waits for ever."""
