@@ -148,9 +148,9 @@ class JudgeService:
             await self.check_context(sample.question, sample.response)
         if key := current_request().idempotency_key:
             samples = [replace(sample, rollout=sample.rollout or f"{key} {n}") for n, sample in enumerate(samples)]
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[object, ...], list[int]] = {}
         for n, sample in enumerate(samples):
-            groups.setdefault(sample.key, []).append(n)
+            groups.setdefault(sample.prompt, []).append(n)
         least = self.rules.group_size if self.rules.joins_parts and not is_whole else 2
         sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
         self.admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
@@ -169,11 +169,12 @@ class JudgeService:
 
     async def _join_group(self, sample: Sample) -> float:
         """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
-        home = self.peers.home_of(sample.key) if self.peers else None
+        key = sample.key
+        home = self.peers.home_of(key) if self.peers else None
         if self.peers and home and home != self.peers.address:
             reward = await self.peers.join(home, sample, lambda: self.queue.versions.newest.hash)
         else:
-            reward = await self.group_buffer.join(sample.key, sample, sample.rollout)
+            reward = await self.group_buffer.join(key, sample, sample.rollout)
         current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
         return reward.value
 
