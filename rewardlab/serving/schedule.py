@@ -289,7 +289,7 @@ class BatchPlanner:
             if not batch:
                 size = self._size(entry.job, now)
                 if size > (whole := self._engine_batch >> entry.job.length_class) > 0:
-                    num_waiting = self._waiting.sequences // whole
+                    num_waiting = self._sequences_like(entry) // whole
                     size = whole * min(size // whole, max(1, num_waiting - 1))  # one is left for the next call
             elif self._kind(entry) != self._kind(batch[0]) or total + num > size:
                 continue
@@ -328,6 +328,11 @@ class BatchPlanner:
         if len(asking | self._waiting.tenants) > 1:
             size = min(size, self._times.lasting_twice(family, self._smallest, most))
         return max(size, self._times.efficient_size(family, most), job.num_sequences)
+
+    def _sequences_like(self, first: Entry) -> int:
+        """Return the sequences that wait and can be in one batch with an entry."""
+        kind, version = self._kind(first), first.version
+        return sum(e.job.num_sequences for e in self._waiting if e.version is version and self._kind(e) == kind)
 
     def _kind(self, entry: Entry) -> Hashable:
         return (entry.job.kind, None if self._mix_seeds else entry.job.seed)
