@@ -34,7 +34,7 @@ from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
 from rewardlab.serving.judge_file import JudgeFile
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.media import Media, MediaLoader, processor_pixels
+from rewardlab.serving.media import Media, MediaLoader, processor_pixels, run_in_turn
 from rewardlab.serving.peers import MemberReward, Peers
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import ServingHistograms, current_request, tenant_of_request
@@ -351,7 +351,7 @@ class JudgeService:
         group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
         seconds, version, num = time.perf_counter() - start, self.queue.versions.current, len(request.responses)
-        return await run_in_threadpool(rewards_response, result, version, num, seconds)  # of thousands of matches
+        return await run_in_turn(rewards_response, result, version, num, seconds)  # of thousands of matches
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
         """Return the rewards of a group, on the server's own plan if ``strategy`` is "".

@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from rewardlab.data.files import has_lone_surrogate
 from rewardlab.serving.conversations import read_label
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import run_in_turn
 from rewardlab.verdicts.formats import without_doubles
 
 # Texts below these may be whole files.
@@ -182,7 +182,7 @@ class StrictJSONRequest(Request):
         if not hasattr(self, "_json"):
             body, limits = await self.body(), self.app.state.limits
             is_large = len(body) > LARGE_BYTES
-            self._json = await run_in_threadpool(parse_json, body, limits) if is_large else parse_json(body, limits)
+            self._json = await run_in_turn(parse_json, body, limits) if is_large else parse_json(body, limits)
         return self._json
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fastapi.concurrency import run_in_threadpool
-
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
@@ -24,6 +22,7 @@ from rewardlab.judging.ranking import Match
 from rewardlab.serving.admission import separate_share
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
 from rewardlab.serving.jobs import JudgeJob
+from rewardlab.serving.media import run_in_turn
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import tenant_of_request
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
@@ -152,7 +151,7 @@ async def group_rewards(
         try:
             matches = plan.send([match.winner for match in round_results])
         except StopIteration as end:
-            return await run_in_threadpool(rewards_of_matches, strategy, num, end.value, results)
+            return await run_in_turn(rewards_of_matches, strategy, num, end.value, results)
 
 
 async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
