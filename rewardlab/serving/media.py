@@ -340,6 +340,7 @@ class MediaLoader:
         for n, reference in enumerate(references):
             if reference not in loaded:
                 loaded[reference] = await self._image(reference, f"image {n}")
+                await asyncio.sleep(0)  # a group may have thousands that were checked before
         return tuple(loaded[reference] for reference in references)
 
     async def frames(self, reference: str, number: int, place: int = 0) -> tuple[bytes, ...]:
