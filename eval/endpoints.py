@@ -129,8 +129,9 @@ def body_of(pair: PreferencePair, seed: int, **options: Any) -> dict[str, Any]:
     return {"question": pair.question, "responses": pair.responses, "images": images, "seed": seed, **options}
 
 
-async def over_http(url: str, pairs: Sequence[PreferencePair], *, num_votes: int, concurrency: int, seed: int) -> None:
-    """Judge every pair by the endpoint. Raise for an answer with fewer votes than requested."""
+async def over_http(url: str, pairs: Sequence[PreferencePair], *, num_votes: int, concurrency: int, seed: int) -> float:
+    """Judge every pair by the endpoint; return the seconds from the first request to the last answer. Raise for an answer with
+    fewer votes than requested."""
     slots, bodies = asyncio.Semaphore(concurrency), [body_of(pair, seed, votes=num_votes) for pair in pairs]
     # aiohttp, as most frameworks' clients: httpx with 64 connections costs three times the CPU time of the server
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=concurrency)) as client:
@@ -140,7 +141,9 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], *, num_votes: int
                 answer = await response.json()
             assert len(answer["votes"]) == 2 * num_votes
 
+        start = time.perf_counter()
         await asyncio.gather(*map(ask, bodies))
+        return time.perf_counter() - start
 
 
 def rss_mb(process: psutil.Process) -> dict[str, float]:

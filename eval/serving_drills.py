@@ -176,6 +176,7 @@ async def load(
         "first_failure_s": failed[0] - hit if failed else None,
         "last_failure_s": failed[-1] - hit if failed else None,
         "right_answers_after": len(again),
+        "right_again_s": again[0] - hit if again else None,
         "unready_s": [down[0] - hit, down[-1] - hit] if down else None,
         "ready_at_the_end": ready[-1][1],
     }
@@ -189,9 +190,17 @@ def engine_of(process: psutil.Process) -> psutil.Process:
 def drill_engine(
     judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], sign: signal.Signals, seconds: float, *options: str
 ) -> dict[str, Any]:
+    hit: list[float] = []
     with endpoint(judge, *GREEDY, *options) as (url, process):
-        act = lambda: os.kill(engine_of(process).pid, sign)  # noqa: E731
-        return asyncio.run(load(url, pairs, right, [(4.0, act)], seconds))
+
+        def act() -> None:
+            os.kill(engine_of(process).pid, sign)
+            with psutil.Popen(["sleep", "1"]) as now:  # by the clock of processes, which may not be the wall's
+                hit.append(now.create_time())
+                now.kill()
+
+        result = asyncio.run(load(url, pairs, right, [(4.0, act)], seconds))
+        return result | {"new_engine_s": engine_of(process).create_time() - hit[0]}  # until its start-up begins
 
 
 def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:

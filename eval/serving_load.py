@@ -48,7 +48,7 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 VOTES, TIMEOUT_S = 8, 5.0
 GROUP = 8  # responses, which are 28 pairs
-RATE_VOTES, CONCURRENCIES, TURNS = 4, (1, 8, 64, 256), 5
+RATE_VOTES, CONCURRENCIES, TURNS = 4, (1, 8, 64, 256), 4
 Ask = Callable[[], Awaitable[tuple[int, float]]]
 
 
@@ -97,22 +97,23 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 def rates(url: str, process: psutil.Process, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
     """Return pairs per second by turn, without the first, and CPU milliseconds a pair. Ratios are within a turn, since the
-    machine's speed changes. One request at a time judges 32 of the pairs."""
+    machine's speed changes. With up to eight requests at once a part of the pairs is judged."""
     here = open_generative_judge(judge, template="plain", max_tokens=64, batch_size=256)
     me = psutil.Process()
     [engine] = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
     measured, cpu_ms = dict[str, list[float]](), dict[str, dict[str, list[float]]]()
     for turn in range(turns + 1):
         for number in (0, *CONCURRENCIES):
-            some = pairs[:32] if number == 1 else pairs
+            some = pairs[: {1: 32, 8: 256}.get(number, len(pairs))]
             name = f"HTTP, {number} at once" if number else "offline"
             processes = {"server": process, "engine": engine} if number else {"engine": me}
             before, start = {who: cpu_s(one) for who, one in processes.items()}, time.perf_counter()
             if number:
-                asyncio.run(over_http(url, some, num_votes=RATE_VOTES, concurrency=number, seed=1000 * turn + number))
+                work = over_http(url, some, num_votes=RATE_VOTES, concurrency=number, seed=1000 * turn + number)
+                seconds = asyncio.run(work)
             else:
                 here.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=RATE_VOTES, seed=0)
-            seconds = time.perf_counter() - start
+                seconds = time.perf_counter() - start
             if turn:
                 measured.setdefault(name, []).append(len(some) / seconds)
                 for who, one in processes.items():
@@ -275,6 +276,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", default=DEMO, help="hf:CHECKPOINT, by default the bundled judge")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--runs", type=int, default=3, help="of overload and fairness, each with a server of its own")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--only", choices=("rates", "front_end", "overload", "fairness", "sigterm", "memory"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
@@ -282,7 +284,10 @@ def main() -> None:
 
     def served_rates() -> dict[str, Any]:
         with endpoint(judge, *JUDGING) as (url, process):
-            return rates(url, process, judge, pairs, TURNS)
+            return rates(url, process, judge, make_pairs(1024, seed=11, held_out=True)[0], TURNS)
+
+    def runs(work: Callable[[str, Any], Coroutine[Any, Any, dict[str, Any]]], *arguments: str) -> dict[str, Any]:
+        return {"runs": [drill(judge, work, *arguments) for _ in range(options.runs)]}
 
     pairs, judge = make_pairs(256, seed=11, held_out=True)[0], options.judge
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
@@ -292,8 +297,8 @@ def main() -> None:
         measurements: dict[str, Callable[[], dict[str, Any]]] = {
             "rates": served_rates,
             "front_end": lambda: front_end(pairs, options.seconds / 6),
-            "overload": lambda: drill(judge, lambda url, process: overload(url, pairs, options.seconds)),
-            "fairness": lambda: drill(judge, lambda url, process: fairness(url, pairs, options.seconds), "--keys", keys.name),
+            "overload": lambda: runs(lambda url, process: overload(url, pairs, options.seconds)),
+            "fairness": lambda: runs(lambda url, process: fairness(url, pairs, options.seconds), "--keys", keys.name),
             "sigterm": lambda: drill(judge, lambda url, process: sigterm(url, pairs, process)),
             "memory": lambda: drill(judge, lambda url, process: memory(url, pairs, process, options.requests)),
         }
