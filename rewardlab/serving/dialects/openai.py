@@ -292,11 +292,13 @@ def chat_routes(service: JudgeService) -> APIRouter:
         return completions
 
     async def answer(request: ChatCompletionRequest) -> ChatCompletion:
-        switched_off = (request.model_extra or {}).get("chat_template_kwargs") == {"enable_thinking": False}
-        is_neutral = switched_off and service.queue.versions.current.never_thinks_apart
-        form = _response_format(request, service.judge.sampler)
-        supported = {"chat_template_kwargs": is_neutral, "response_format": bool(form)}
-        refuse_unsupported(request.model_extra, without_effect=[name for name, holds in supported.items() if holds])
+        sent, in_any_request = request.model_extra or {}, service.judge.config.fields
+        supported = {name for name, value in in_any_request.items() if sent.get(name) == value}
+        if sent.get("chat_template_kwargs") == {"enable_thinking": False} and service.queue.versions.current.never_thinks_apart:
+            supported.add("chat_template_kwargs")
+        if form := _response_format(request, service.judge.sampler):
+            supported.add("response_format")
+        refuse_unsupported(sent, without_effect=supported)
         usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
