@@ -205,8 +205,8 @@ class VerifyRequest(BaseModel):
     response: JsonObject
     principle: str | None = None
     prompt_id: str | None = None
-    task_index: int | str | None = Field(None, alias=TASK_INDEX)
-    rollout_index: int | str | None = Field(None, alias=ROLLOUT_INDEX)
+    task_index: int | str | None = Field(None, alias="_ng_task_index")
+    rollout_index: int | str | None = Field(None, alias="_ng_rollout_index")
 
 
 class Comparison(BaseModel):
