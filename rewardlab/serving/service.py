@@ -51,7 +51,7 @@ from rewardlab.serving.schemas import (
     VoteResult,
     text_of_answer,
 )
-from rewardlab.serving.voting import GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
+from rewardlab.serving.voting import UNIQUE, GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import reduce_votes
 
@@ -147,7 +147,7 @@ class JudgeService:
         for sample in samples:
             await self.check_context(sample.question, sample.response)
         if key := current_request().idempotency_key:
-            samples = [replace(sample, rollout=sample.rollout or f"{key} {n}") for n, sample in enumerate(samples)]
+            samples = [replace(sample, rollout=f"{UNIQUE}{key} {n}") for n, sample in enumerate(samples)]
         groups: dict[tuple[object, ...], list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.prompt, []).append(n)

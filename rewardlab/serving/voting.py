@@ -194,6 +194,7 @@ class Group(Generic[T, R]):
         return False
 
 
+UNIQUE = "key "  # begins a name that no other rollout ever has
 KEPT_S, KEPT_REWARDS = 600.0, 65_536  # for how long, and how many rewards answer responses that are sent again
 
 
@@ -201,8 +202,9 @@ class GroupBuffer(Generic[T, R]):
     """Collect ``size`` members of a tenant's key, then call ``reward`` on all of them once; each caller gets its own reward.
 
     A member that is sent again under the ``name`` of a rollout gets its one reward, while it waits and for :data:`KEPT_S`
-    seconds afterwards. A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError, unless
-    all are equal, by ``digest``, to members of the last group: they lost their answers, and get these again.
+    seconds afterwards. If it was answered, only a name that begins with :data:`UNIQUE` counts: any other, such as a number, is
+    given to new rollouts, too. A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError,
+    unless all are equal, by ``digest``, to members of the last group: they lost their answers, and get these again.
     """
 
     def __init__(
@@ -293,13 +295,15 @@ class GroupBuffer(Generic[T, R]):
             return
         finally:
             self._forget(place, group.members)
+        kept = dict[str, R]()
         for member, reward in rewarded:
-            for future in member.futures:
-                if not future.done():
-                    future.set_result(reward)
-        self._keep(
-            place, {text: reward for member, reward in rewarded for text in (member.name, self._digest(member.value)) if text}
-        )
+            waiting = [future for future in member.futures if not future.done()]
+            for future in waiting:
+                future.set_result(reward)
+            kept[self._digest(member.value)] = reward
+            if member.name and (member.name.startswith(UNIQUE) or not waiting):
+                kept[member.name] = reward
+        self._keep(place, kept)
 
     def _keep(self, place: tuple[str, str], rewards: dict[str, R]) -> None:
         """Keep the rewards of the last group of a place, by the name and by the digest of each member."""

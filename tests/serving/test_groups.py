@@ -202,8 +202,9 @@ def test_a_failure_is_every_members(rewards: Any) -> None:
 
 
 def test_a_rollout_that_is_sent_again() -> None:
-    """By its name it is one member while it waits, while its group is rewarded, and afterwards; another text of the same name
-    is another member. Without a name it gets its first reward when its group does not fill."""
+    """By its name it is one member while it waits, while its group is rewarded, and, if the name is unique or nobody waited for
+    the answer, afterwards; another text of the same name is another member. Without a name it gets its first reward when its
+    group does not fill."""
     calls: list[list[int]] = []
     gate = asyncio.Event()
 
@@ -218,7 +219,7 @@ def test_a_rollout_that_is_sent_again() -> None:
         def sent(value: int, name: str = "") -> asyncio.Task[float]:
             return asyncio.create_task(buffer.join("a", value, name))
 
-        first, again, other = sent(2, "r0"), sent(2, "r0"), sent(4, "r0")
+        first, again, other = sent(2, "r0"), sent(2, "r0"), sent(4, "key 0")
         await settle()
         first.cancel()  # its client has gone; the second request is of the same member
         third = sent(6, "r2")
@@ -229,7 +230,7 @@ def test_a_rollout_that_is_sent_again() -> None:
         gate.set()
         assert await asyncio.gather(again, other, third, late) == [1, 2, 3, 3]
         now = asyncio.get_running_loop().time()
-        assert await sent(4, "r0") == 2
+        assert await sent(4, "key 0") == 2
         assert asyncio.get_running_loop().time() == now  # at once
         assert buffer.num_waiting == 0
         assert await asyncio.gather(sent(2), sent(6)) == [1, 3]  # after the timeout
@@ -243,6 +244,29 @@ def test_a_rollout_that_is_sent_again() -> None:
     run_virtually(main())
 
 
+def test_a_new_rollout_of_an_old_number() -> None:
+    """The same prompt again, as in the next validation: answers that were delivered are no answers to it, even where its text
+    is an earlier one. Who had gone before the answer came gets it."""
+    calls: list[list[int]] = []
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        await asyncio.sleep(1)
+        return [member / 2 for member in members]
+
+    async def main() -> None:
+        buffer = buffer_of(2, reward=reward)
+        first, second = (asyncio.create_task(buffer.join("a", n, f"rollout {n}")) for n in (2, 4))
+        await asyncio.sleep(0.5)
+        second.cancel()
+        assert await first == 1
+        assert await buffer.join("a", 4, "rollout 4") == 2
+        assert await asyncio.gather(buffer.join("a", 2, "rollout 2"), buffer.join("a", 6, "rollout 4")) == [1, 3]
+
+    run_virtually(main())
+    assert calls == [[2, 4], [2, 6]]
+
+
 def test_so_many_rewards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the last groups; who was displaced waits for a group, as a new response does."""
     monkeypatch.setattr("rewardlab.serving.voting.KEPT_REWARDS", 8)
@@ -250,9 +274,9 @@ def test_so_many_rewards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         buffer = buffer_of(2)
         for key in "abca":  # two names and two digests of each: of two groups
-            assert await asyncio.gather(*(buffer.join(key, n, f"r{n}") for n in (2, 4))) == [1, 2]
-        assert await buffer.join("a", 2, "r2") == await buffer.join("c", 2, "r2") == 1
-        assert [type(one) for one in await outcomes(asyncio.create_task(buffer.join("b", 2, "r2")))] == [GroupTimeoutError]
+            assert await asyncio.gather(*(buffer.join(key, n, f"key {n}") for n in (2, 4))) == [1, 2]
+        assert await buffer.join("a", 2, "key 2") == await buffer.join("c", 2, "key 2") == 1
+        assert [type(one) for one in await outcomes(asyncio.create_task(buffer.join("b", 2, "key 2")))] == [GroupTimeoutError]
 
     run_virtually(main())
 

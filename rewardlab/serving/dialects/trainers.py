@@ -319,7 +319,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
     async def verify(request: VerifyRequest) -> JsonObject:
         """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time.
         Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group; one that is sent
-        again with its ``_ng_rollout_index`` gets its first reward."""
+        again with its ``_ng_rollout_index`` is the same member."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
