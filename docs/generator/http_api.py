@@ -59,7 +59,7 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _bounds(schema: dict[str, Any]) -> str:
     names = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "maxItems": "at most", "minItems": "at least"}
-    limits = [f"{sign} {schema[name]:,}" for name, sign in names.items() if name in schema]
+    limits = [f"{sign} {float(schema[name]):,.15g}" for name, sign in names.items() if name in schema]
     return f" ({', '.join(limits)})" if limits else ""
 
 
@@ -67,7 +67,7 @@ def _fields(schema: dict[str, Any]) -> Iterator[str]:
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         default = "required" if name in required else f"`{field['default']}`" if field.get("default") is not None else ""
-        kind = escape_cell(_type(field)) + escape_cell(_bounds(field))
+        kind = escape_cell(_type(field) + _bounds(field))
         yield f"| `{name}` | {kind} | {escape_cell(default)} | {escape_cell(field.get('description', ''))} |"
 
 

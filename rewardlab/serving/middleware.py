@@ -155,7 +155,10 @@ class BrowserGuard:
             sentence = f"this server does not answer to the name {headers.get('host', '')[:80]!r}; --allowed-host adds one"
             await error_response(scope["path"], 421, sentence, status="host")(scope, receive, send_with_headers)
         elif scope["method"] not in SAFE_METHODS and _is_foreign(headers):
-            sentence = "the request was sent by a page of another site, which is not allowed"
+            sentence = (
+                "the request was sent by a page of another site, which is not allowed; if the page is this server's own, its "
+                "proxy must pass on Host with the port"
+            )
             await error_response(scope["path"], 403, sentence, status="origin")(scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
@@ -205,15 +208,16 @@ class ApiKeyMiddleware:
         if _is_public(route_path(scope)):
             await self._app({**scope, "has_key": key is not None}, receive, send)
             return
+        record = current_request()
         if key is None:
             sentence = "no valid API key; send Authorization: Bearer KEY"
             answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):
             headers = {"Retry-After": str(max(1, math.ceil(wait)))}
             sentence = f"this key has used what it may use now ({key.limits_in_words()}; a tenth of that at once)"
+            record.tenant = key.tenant
             answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
-            record = current_request()
             record.tenant, record.authorization = key.tenant, header
             await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
             return

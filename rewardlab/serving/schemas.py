@@ -163,6 +163,8 @@ class RewardsRequest(RequestBase):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
             raise ValueError("a single response cannot be compared; give two or more, or an anchor")
+        if self.budget is not None and self.strategy not in ("knockout", "bradley_terry"):
+            raise ValueError(f"budget is for the strategies knockout and bradley_terry, not {self.strategy}; leave it out")
         check_lengths([*self.responses, *([] if self.anchor is None else [self.anchor])])
         return self
 

@@ -19,7 +19,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key, KeysFile
-from rewardlab.serving.middleware import LOOPBACK
+from rewardlab.serving.middleware import LOG, LOOPBACK
 from rewardlab.serving.server import JsonFormatter
 from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Completion, FinishReason, Message
@@ -91,6 +91,18 @@ def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
     while not (held := holds()) and time.monotonic() < end:
         time.sleep(0.05)
     return held
+
+
+def test_a_limited_key_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log and in the metrics, also of a request that is refused for its limit."""
+    caplog.set_level(logging.INFO, LOG.name)
+    keys = [Key.of("anna-key", name="anna", per_minute=1.0), Key.of("ben-key", name="ben")]
+    with in_process(create_app(JUDGE, ServerOptions(keys=keys))) as http:
+        assert [http.get("/v1/status", headers=ANNA).status_code for _ in range(2)] == [200, 429]
+        lines = [record.fields for record in caplog.records if record.name == LOG.name]  # type: ignore[attr-defined]
+        assert [(line["key"], line["status"]) for line in lines] == [("anna", 200), ("anna", 429)]
+        counted = http.get("/metrics", headers={"Authorization": "Bearer ben-key"}).text
+        assert 'rewardlab_requests_total{key="anna",path="/v1/status",status="429"} 1.0' in counted
 
 
 def test_histograms_and_metrics_by_key() -> None:
