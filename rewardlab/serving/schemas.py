@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 1024
 MAX_PARTS = 64  # of a response
@@ -74,10 +74,17 @@ class RequestBase(_Schema):
     )
 
 
+def _pair(responses: Any) -> Any:
+    """Raise ValueError for a list of another length than two."""
+    if isinstance(responses, list) and len(responses) != 2:
+        raise ValueError(f"expected two responses, got {len(responses)}; /v1/rewards compares more")
+    return responses
+
+
 class JudgeRequest(RequestBase):
     """One pair."""
 
-    responses: tuple[Answer, Answer] = Field(
+    responses: Annotated[tuple[Answer, Answer], BeforeValidator(_pair)] = Field(
         description="the two responses, texts or lists of parts (text, image, video); index 0 and 1 in the answer refer to them"
     )
     orders: Literal["both", "given", "swapped"] = "both"
