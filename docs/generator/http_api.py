@@ -59,7 +59,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _bounds(schema: dict[str, Any]) -> str:
     names = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "maxItems": "at most", "minItems": "at least"}
-    limits = [f"{sign} {float(schema[name]):,.15g}" for name, sign in names.items() if name in schema]
+    kinds = (schema, *schema.get("anyOf", ()))  # a field that may be null has its bounds one level below
+    limits = [f"{sign} {float(kind[name]):,.15g}" for kind in kinds for name, sign in names.items() if name in kind]
     return f" ({', '.join(limits)})" if limits else ""
 
 

@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rewardlab.errors import ConfigError
 from rewardlab.serving.admission import Admission, using_share
 from rewardlab.serving.auth import Keys
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError, error_response
@@ -126,7 +127,10 @@ HEADERS = {
 
 def accepted_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the host names that a server answers to: ``names`` and those of this machine, which no other site can have. () is
-    any name: for a server that listens on other interfaces, too, and without ``names``."""
+    any name: for a server that listens on other interfaces, too, and without ``names``. Raise ConfigError for a name with a
+    scheme or a port, which no request has."""
+    if wrong := [name for name in names if "/" in name or name.count(":") == 1]:
+        raise ConfigError(f"--allowed-host {wrong[0]}: expected a name without scheme and port, such as judge.example.org")
     return (*names, *LOOPBACK) if names or host in LOOPBACK else ()
 
 
@@ -151,8 +155,9 @@ class BrowserGuard:
             await send(message)
 
         headers = Headers(scope=scope)
-        if self._allowed and route_path(scope) not in PROBED and _name_of(headers.get("host", "")) not in self._allowed:
-            sentence = f"this server does not answer to the name {headers.get('host', '')[:80]!r}; --allowed-host adds one"
+        name = _name_of(host := headers.get("host", ""))
+        if self._allowed and route_path(scope) not in PROBED and name not in self._allowed:
+            sentence = f"this server does not answer to the name {(name or host)[:80]!r}; --allowed-host adds one"
             await error_response(scope["path"], 421, sentence, status="host")(scope, receive, send_with_headers)
         elif scope["method"] not in SAFE_METHODS and _is_foreign(headers):
             sentence = (

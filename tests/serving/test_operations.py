@@ -15,11 +15,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key, KeysFile
-from rewardlab.serving.middleware import LOG, LOOPBACK
+from rewardlab.serving.middleware import LOG, LOOPBACK, accepted_hosts
 from rewardlab.serving.server import JsonFormatter
 from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Completion, FinishReason, Message
@@ -225,6 +226,15 @@ def test_names_the_server_answers_to(http: httpx.Client, host: str, code: int) -
     """A foreign name that leads here is refused, or any web page could read a judge's answers; probes ask by address."""
     assert http.get("/v1/status", headers={**ANNA, "Host": host}).status_code == code
     assert http.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_the_name_to_allow_is_said_as_the_option_takes_it(http: httpx.Client) -> None:
+    answer = http.get("/v1/status", headers={**ANNA, "Host": "evil.example:8443"})
+    assert "to the name 'evil.example'; --allowed-host adds one" in answer.json()["error"]
+    for name in ("https://judge.example.org", "judge.example.org:443", "judge.example.org/"):
+        with pytest.raises(ConfigError, match="expected a name without scheme and port"):
+            accepted_hosts("127.0.0.1", [name])
+    assert accepted_hosts("127.0.0.1", ["::1", "[::1]", "judge"]) == ("::1", "[::1]", "judge", *LOOPBACK)
 
 
 @pytest.mark.slow
