@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,6 +27,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
+from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.serving.service import GroupRules
@@ -151,6 +153,37 @@ def test_rewarding_ends_with_the_last_member() -> None:
         assert not buffer._tasks
 
     asyncio.run(main())
+
+
+def test_who_hangs_up_and_comes_back() -> None:
+    """Everyone left, and sends the same again before the engine has stopped: a new group, in which each is known again."""
+    calls: list[list[int]] = []
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        try:
+            await asyncio.sleep(3600 if len(calls) == 1 else 1)
+        finally:
+            await asyncio.sleep(0.01)
+        return [member / 2 for member in members]
+
+    async def main() -> list[float]:
+        buffer = buffer_of(2, reward=reward)
+
+        def sent(value: int) -> asyncio.Task[float]:
+            return asyncio.create_task(buffer.join("a", value, f"r{value}"))
+
+        lost = [sent(2), sent(4)]
+        await settle()
+        for task in lost:
+            task.cancel()
+        await settle()
+        first, second = sent(2), sent(4)
+        await asyncio.sleep(0.5)  # the first call has ended
+        return await asyncio.wait_for(asyncio.gather(first, second, sent(2)), 10)
+
+    assert run_virtually(main()) == [1, 2, 1]
+    assert calls == [[2, 4]] * 2
 
 
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 2.0, 3.0], ValueError("no")])
@@ -379,6 +412,27 @@ def test_judges_are_replaced_one_after_the_other() -> None:
         replace(apps[0], judge("4"))
         rewards = [one.result(30).json()["rewards"] for one in sent]
     assert rewards == [[1], [-1], [0]] * 2
+
+
+def test_a_judge_that_is_replaced_while_a_peer_sends() -> None:
+    """The request is of the judge that served when it came: a sample that was sent to the next one is not judged by it."""
+    red, blue = (GenerativeJudge(ScriptedSampler(handler), PLAIN, judge=f"hf:{name}") for name in ("red", "blue"))
+    port = free_port()
+    urls = [f"http://127.0.0.1:{port}", "http://127.0.0.1:1"]
+    server = served(red, limits=Limits(group_timeout=0.3), peers=Peers(urls[0], urls, wait_s=5))
+    sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": ""}
+    body = sample | {"home": urls[0], "servers": sorted(urls), "judge": JudgeVersion(blue).hash}
+
+    def pieces() -> Iterator[bytes]:
+        data = json.dumps(body).encode()
+        yield data[:9]
+        time.sleep(0.1)
+        replace(server, blue)
+        yield data[9:]
+
+    with running(server, port=port) as url:
+        answer = httpx.post(url + JOIN_PATH, content=pieces(), headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["status"]) == (503, "otherjudge")
 
 
 @pytest.mark.slow
