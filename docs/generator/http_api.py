@@ -59,7 +59,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _bounds(schema: dict[str, Any]) -> str:
     names = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "maxItems": "at most", "minItems": "at least"}
-    limits = [f"{sign} {schema[name]:,}" for name, sign in names.items() if name in schema]
+    kinds = (schema, *schema.get("anyOf", ()))  # a field that may be null has its bounds one level below
+    limits = [f"{sign} {float(kind[name]):,.15g}" for kind in kinds for name, sign in names.items() if name in kind]
     return f" ({', '.join(limits)})" if limits else ""
 
 
@@ -67,7 +68,7 @@ def _fields(schema: dict[str, Any]) -> Iterator[str]:
     required = schema.get("required", ())
     for name, field in schema.get("properties", {}).items():
         default = "required" if name in required else f"`{field['default']}`" if field.get("default") is not None else ""
-        kind = escape_cell(_type(field)) + escape_cell(_bounds(field))
+        kind = escape_cell(_type(field) + _bounds(field))
         yield f"| `{name}` | {kind} | {escape_cell(default)} | {escape_cell(field.get('description', ''))} |"
 
 

@@ -160,8 +160,8 @@ JudgeOption = Annotated[
     str,
     typer.Option(
         "--judge",
-        help="The judge: hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT, panel:A,B, ..., a YAML of its keys, or the "
-        "folder of a `bench run`.",
+        help="The judge: demo, hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT, panel:A,B, ..., a YAML of its keys, or "
+        "the folder of a `bench run`.",
     ),
 ]
 JudgeKeys = Annotated[

@@ -279,7 +279,11 @@ def serve_judge(options: ServeOptions) -> None:
     trainers are in `rewardlab.integrations`.
     """
     if options.log_format != "json":
-        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready once it prints its address", err=True)
+        source = options.judge
+        if options.judge_file is not None:
+            is_there = options.judge_file.exists()
+            source = f"the judge of {options.judge_file}" if is_there else f"{source} ({options.judge_file} does not exist yet)"
+        typer.echo(f"opening {source}; the server is ready once it prints its address", err=True)
     from rewardlab.config.judge import JUDGE_KEYS
     from rewardlab.config.loading import merge, nest
     from rewardlab.judging.engines import open_generative_judge

@@ -348,7 +348,10 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
     these are other pairs or cannot be read.
     """
     if not (run / "run.json").exists():
-        raise DataError(f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy")
+        raise DataError(
+            f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy, "
+            "or of signs, where each key has its own folder, key=NAME"
+        )
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     samples, metrics = _samples_to_show(run / "samples.jsonl"), read_complete_lines(run / "metrics.jsonl")
     limits = record["config"].get("signs") or {}  # of a policy

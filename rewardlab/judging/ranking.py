@@ -171,7 +171,7 @@ def _check(num: int, least: int, budget: int | None, plan: str) -> None:
     if num < 2:
         raise ValueError(f"nothing to rank: {num} responses; expected two or more")
     if budget is not None and budget < least:
-        raise ValueError(f"{plan} of {num} responses needs at least {least} comparisons, but the budget is {budget}")
+        raise ValueError(f"{plan} of {num} responses needs at least {least} comparisons, but the budget is {budget}; raise it")
 
 
 @dataclass(frozen=True)

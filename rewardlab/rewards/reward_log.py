@@ -36,6 +36,7 @@ from typing import IO, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from rewardlab.config import SignsConfig
+from rewardlab.data.pair_table import pair_facts
 from rewardlab.errors import DataError, OutputError, RewardlabError
 from rewardlab.judging.group_rewards import GroupRewards
 from rewardlab.judging.judge import ModelJudge
@@ -65,7 +66,7 @@ OUTCOMES = ("written", "failed", "skipped")
 
 WINDOW = 512  # answers of a line of metrics
 SAMPLE = 16  # comparisons that are repeated with blank images: a mean of fewer would differ by chance
-NUM_CANARIES = 32
+NUM_CANARIES = 32  # with fewer, the same judge would look like another by chance
 PAUSE = timedelta(hours=1)  # without a group of a key, after which its next one begins a new run
 LIMITS = SignsConfig.model_validate({})
 
@@ -292,7 +293,15 @@ class LogSigns:
         self._checks = None
         if judge is not None:
             num_votes = judge.config.votes or 1
-            self._checks = JudgeChecks(judge, sample=SAMPLE, canaries=pairs, num_canaries=NUM_CANARIES, num_votes=num_votes)
+            num_labelled = sum(facts.preferred is not None for facts in pair_facts(pairs))
+            if 0 < num_labelled < NUM_CANARIES:
+                LOG.warning(
+                    "%d labelled pairs are too few for the indicator canaries, which is left out; give %d or more",
+                    num_labelled,
+                    NUM_CANARIES,
+                )
+            canaries = pairs if num_labelled >= NUM_CANARIES else ()
+            self._checks = JudgeChecks(judge, sample=SAMPLE, canaries=canaries, num_canaries=NUM_CANARIES, num_votes=num_votes)
         self.windows: dict[str, AnswerWindow] = {}
         self.num_groups = self.num_unreadable = self.num_failed = self.num_signs = 0
 

@@ -290,7 +290,8 @@ class Media:
 
     def _refused(self, reference: str, where: str) -> MediaError:
         accepted = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
-        return MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; other URLs and paths are not fetched")
+        cure = "other URLs and paths are not fetched, unless --allow-url or --media of the server allows them"
+        return MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; {cure}")
 
     def _open(self, name: str, where: str, max_bytes: int) -> bytes:
         assert self._folder is not None

@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rewardlab.errors import ConfigError
 from rewardlab.serving.admission import Admission, using_share
 from rewardlab.serving.auth import Keys
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError, error_response
@@ -126,7 +127,10 @@ HEADERS = {
 
 def accepted_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the host names that a server answers to: ``names`` and those of this machine, which no other site can have. () is
-    any name: for a server that listens on other interfaces, too, and without ``names``."""
+    any name: for a server that listens on other interfaces, too, and without ``names``. Raise ConfigError for a name with a
+    scheme or a port, which no request has."""
+    if wrong := [name for name in names if "/" in name or name.count(":") == 1]:
+        raise ConfigError(f"--allowed-host {wrong[0]}: expected a name without scheme and port, such as judge.example.org")
     return (*names, *LOOPBACK) if names or host in LOOPBACK else ()
 
 
@@ -151,11 +155,15 @@ class BrowserGuard:
             await send(message)
 
         headers = Headers(scope=scope)
-        if self._allowed and route_path(scope) not in PROBED and _name_of(headers.get("host", "")) not in self._allowed:
-            sentence = f"this server does not answer to the name {headers.get('host', '')[:80]!r}; --allowed-host adds one"
+        name = _name_of(host := headers.get("host", ""))
+        if self._allowed and route_path(scope) not in PROBED and name not in self._allowed:
+            sentence = f"this server does not answer to the name {(name or host)[:80]!r}; --allowed-host adds one"
             await error_response(scope["path"], 421, sentence, status="host")(scope, receive, send_with_headers)
         elif scope["method"] not in SAFE_METHODS and _is_foreign(headers):
-            sentence = "the request was sent by a page of another site, which is not allowed"
+            sentence = (
+                "the request was sent by a page of another site, which is not allowed; if the page is this server's own, its "
+                "proxy must pass on Host with the port"
+            )
             await error_response(scope["path"], 403, sentence, status="origin")(scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
@@ -205,15 +213,16 @@ class ApiKeyMiddleware:
         if _is_public(route_path(scope)):
             await self._app({**scope, "has_key": key is not None}, receive, send)
             return
+        record = current_request()
         if key is None:
             sentence = "no valid API key; send Authorization: Bearer KEY"
             answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):
             headers = {"Retry-After": str(max(1, math.ceil(wait)))}
             sentence = f"this key has used what it may use now ({key.limits_in_words()}; a tenth of that at once)"
+            record.tenant = key.tenant
             answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
-            record = current_request()
             record.tenant, record.authorization = key.tenant, header
             await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
             return

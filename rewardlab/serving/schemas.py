@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 1024
 MAX_PARTS = 64  # of a response
@@ -74,10 +74,17 @@ class RequestBase(_Schema):
     )
 
 
+def _pair(responses: Any) -> Any:
+    """Raise ValueError for a list of another length than two."""
+    if isinstance(responses, list) and len(responses) != 2:
+        raise ValueError(f"expected two responses, got {len(responses)}; /v1/rewards compares more")
+    return responses
+
+
 class JudgeRequest(RequestBase):
     """One pair."""
 
-    responses: tuple[Answer, Answer] = Field(
+    responses: Annotated[tuple[Answer, Answer], BeforeValidator(_pair)] = Field(
         description="the two responses, texts or lists of parts (text, image, video); index 0 and 1 in the answer refer to them"
     )
     orders: Literal["both", "given", "swapped"] = "both"
@@ -163,6 +170,8 @@ class RewardsRequest(RequestBase):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
             raise ValueError("a single response cannot be compared; give two or more, or an anchor")
+        if self.budget is not None and self.strategy not in ("knockout", "bradley_terry"):
+            raise ValueError(f"budget is for the strategies knockout and bradley_terry, not {self.strategy}; leave it out")
         check_lengths([*self.responses, *([] if self.anchor is None else [self.anchor])])
         return self
 

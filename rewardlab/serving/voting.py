@@ -334,7 +334,8 @@ class GroupBuffer(Generic[T, R]):
         self.num_dissolved += 1
         group.fail(
             GroupTimeoutError(
-                f"only {len(group.members)} of {self.size} responses to this prompt came within {self.timeout_s:g} s"
+                f"only {len(group.members)} of {self.size} responses to this prompt came within {self.timeout_s:g} s; "
+                "send as many at a time as --group-size, or raise --limit group_timeout"
             )
         )
 

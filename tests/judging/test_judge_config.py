@@ -130,6 +130,11 @@ def test_a_wrong_option_is_refused_before_the_judge_is_loaded(tmp_path: Path, op
     assert sentence in " ".join(done.stderr.split())
 
 
+def test_a_judge_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    done = run_main(main, "serve", "--judge", "hf:no/judge", "--judge-file", "typo.txt", "--keys", "missing", folder=tmp_path)
+    assert "opening hf:no/judge (typo.txt does not exist yet)" in " ".join(done.stderr.split())
+
+
 def test_a_key_that_is_set_twice() -> None:
     done = run_main(
         main, "bench", "run", "pairs", "--data", "none.parquet", "--judge", "demo", "votes=3", "--votes", "5", "--out", "none"

@@ -28,7 +28,7 @@ from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message, PreferencePair
 from tests.support.images import png
 from tests.support.servers import running
-from tests.support.serving import app_of, in_process
+from tests.support.serving import app_of, in_process, judge_of
 
 USUAL, NOVEL = ["It is red.", "It is blue.", "It is red.", "It is blue."], ["Ned rud.", "Blu blam.", "Ned rud.", "Blu blam."]
 PAIRS = [PreferencePair(f"p{n}", "Which?", ("It is red.", "It is blue."), 0, (png(),)) for n in range(4)]
@@ -47,6 +47,7 @@ def answer(prompt: tuple[Message, ...], draw: int) -> str:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_log, "WINDOW", 8)
     monkeypatch.setattr(reward_log, "SAMPLE", 2)
+    monkeypatch.setattr(reward_log, "NUM_CANARIES", 4)
     monkeypatch.setattr(reward_log, "POLL_S", 0.01)
 
 
@@ -90,6 +91,7 @@ def test_from_requests_to_the_page(later: list[str], code: int, tmp_path: Path, 
     assert {row["judge/canaries"] for row in rows} == {1.0}
     assert {row["judge/blank_gap"] for row in rows[:5]} == {0.5}, "of two orders a blank picture turns one"
     page = write_run_page(out).read_text()
+    assert "8 windows of answers" in page
     assert "Dashed: the watchdog reports a sign" in page
     assert ("occur in no answer of the set" in page) == bool(code)
 
@@ -175,6 +177,14 @@ def test_keys_apart(tmp_path: Path) -> None:
         CliRunner().invoke(cli, ["signs", str(log), "--out", str(tmp_path / "out")], catch_exceptions=False)
     alone = LogSigns(key="two")
     assert (len(windows_of(alone, lines)), alone.windows.keys()) == (8, {"two"})
+
+
+@pytest.mark.parametrize("num_labelled", [3, 4])
+def test_few_labelled_pairs_say_nothing_of_the_judge(num_labelled: int, caplog: pytest.LogCaptureFixture) -> None:
+    signs = LogSigns(PAIRS[:num_labelled], judge_of(answer))
+    [window] = windows_of(signs, [line_of(USUAL, n) for n in range(2)])
+    assert ("judge/canaries" in window.metrics) == (num_labelled == 4)
+    assert ("3 labelled pairs are too few" in caplog.text) == (num_labelled == 3)
 
 
 def test_another_judge_begins_anew() -> None:

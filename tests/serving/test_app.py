@@ -84,7 +84,8 @@ def test_images_as_data_urls_and_uploads(client: httpx.Client) -> None:
     [
         ({"responses": ["a", "a"]}, "equal"),
         ({"responses": ["a", " "]}, "empty"),
-        ({"responses": ["a"]}, "responses"),
+        ({"responses": ["a"]}, "responses: expected two responses, got 1;"),
+        ({"responses": ["a", "b", "c"]}, "/v1/rewards compares more"),
         ({"question": ""}, "question"),
         ({"votes": 0}, "votes"),
         ({"votes": 1000}, "votes"),

@@ -93,6 +93,7 @@ def test_a_failing_judge_gives_no_reward(client: httpx.Client) -> None:
         {"question": "q", "responses": ["a", "b"], "anchor": "c"},
         {"question": "q", "responses": ["a"] * 129},
         {"question": "q", "responses": ["a", "b", "c", "d"], "strategy": "knockout", "budget": 1},
+        {"question": "q", "responses": ["a", "b"], "budget": 9},  # which all_pairs would ignore
         {"question": "q", "responses": ["a", "b"], "reward": 1},
     ],
 )

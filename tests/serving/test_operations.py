@@ -15,11 +15,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key, KeysFile
-from rewardlab.serving.middleware import LOOPBACK
+from rewardlab.serving.middleware import LOG, LOOPBACK, accepted_hosts
 from rewardlab.serving.server import JsonFormatter
 from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Completion, FinishReason, Message
@@ -91,6 +92,18 @@ def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
     while not (held := holds()) and time.monotonic() < end:
         time.sleep(0.05)
     return held
+
+
+def test_a_limited_key_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log and in the metrics, also of a request that is refused for its limit."""
+    caplog.set_level(logging.INFO, LOG.name)
+    keys = [Key.of("anna-key", name="anna", per_minute=1.0), Key.of("ben-key", name="ben")]
+    with in_process(create_app(JUDGE, ServerOptions(keys=keys))) as http:
+        assert [http.get("/v1/status", headers=ANNA).status_code for _ in range(2)] == [200, 429]
+        lines = [record.fields for record in caplog.records if record.name == LOG.name]  # type: ignore[attr-defined]
+        assert [(line["key"], line["status"]) for line in lines] == [("anna", 200), ("anna", 429)]
+        counted = http.get("/metrics", headers={"Authorization": "Bearer ben-key"}).text
+        assert 'rewardlab_requests_total{key="anna",path="/v1/status",status="429"} 1.0' in counted
 
 
 def test_histograms_and_metrics_by_key() -> None:
@@ -213,6 +226,15 @@ def test_names_the_server_answers_to(http: httpx.Client, host: str, code: int) -
     """A foreign name that leads here is refused, or any web page could read a judge's answers; probes ask by address."""
     assert http.get("/v1/status", headers={**ANNA, "Host": host}).status_code == code
     assert http.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_the_name_to_allow_is_said_as_the_option_takes_it(http: httpx.Client) -> None:
+    answer = http.get("/v1/status", headers={**ANNA, "Host": "evil.example:8443"})
+    assert "to the name 'evil.example'; --allowed-host adds one" in answer.json()["error"]
+    for name in ("https://judge.example.org", "judge.example.org:443", "judge.example.org/"):
+        with pytest.raises(ConfigError, match="expected a name without scheme and port"):
+            accepted_hosts("127.0.0.1", [name])
+    assert accepted_hosts("127.0.0.1", ["::1", "[::1]", "judge"]) == ("::1", "[::1]", "judge", *LOOPBACK)
 
 
 @pytest.mark.slow

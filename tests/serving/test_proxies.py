@@ -140,6 +140,13 @@ def test_a_client_cannot_forge_its_address(behind: Behind, caplog: pytest.LogCap
     assert (fields["client"], fields["key"]) == ("127.0.0.1", "anna")
 
 
+def test_the_page_of_the_server_itself_may_write(behind: Behind) -> None:
+    """The proxy passes on the port as well, so that the origin is the server's."""
+    with behind.client(headers={"Origin": f"https://localhost:{behind.port}"}) as client:
+        assert client.post("/v1/judge", json=PAIR).status_code == 200
+        assert client.post("/v1/judge", json=PAIR, headers={"Origin": "https://localhost"}).status_code == 403
+
+
 @pytest.mark.parametrize("sent", ["", "GET /ready HTTP/1.1\r\nHost: local", POST + "Content-Length: 500\r\n\r\n{"])
 def test_who_stops_halfway_is_closed(behind: Behind, caplog: pytest.LogCaptureFixture, sent: str) -> None:
     """Within its time; the endpoint hears nothing of it, or of a body no more than that it ended."""

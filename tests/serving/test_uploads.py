@@ -134,7 +134,8 @@ def refusal(act: Callable[[], object]) -> str:
 def test_where_references_lead(tmp_path: Path) -> None:
     """Every refusal names the place, what came and what was expected."""
     media, folder = Media(allowed_urls=["https://127.0.0.1:1/", "http://127.0.0.1:1/"]), Media(folder=tmp_path)
-    long, other = "n" * 90, "; other URLs and paths are not fetched"
+    long = "n" * 90
+    other = "; other URLs and paths are not fetched, unless --allow-url or --media of the server allows them"
     (tmp_path / long).write_bytes(b"no image")
     assert refusal(lambda: media.image("ftp://a")) == f"image 0: expected a data URL or upload:ID, got 'ftp://a'{other}"
     assert refusal(lambda: folder.image(f"http://{long}", 3)) == (
