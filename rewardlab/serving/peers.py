@@ -88,7 +88,7 @@ class Peers:
         Raise the error that the home answers, PeerError without an answer."""
         record, ends = current_request(), time.monotonic() + self._wait_s
         passed_on = {"Authorization": record.authorization, "X-Request-ID": record.id}
-        headers = {name: value for name, value in passed_on.items() if value}
+        headers = {name: value.encode("latin-1") for name, value in passed_on.items() if value}  # as it came
         body = {**asdict(sample), "home": home, "servers": self.servers}
         where = f"{home}, where responses to this prompt meet,"
         async with httpx.AsyncClient(verify=system_certificates()) as client:
