@@ -276,6 +276,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", default=DEMO, help="hf:CHECKPOINT, by default the bundled judge")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--runs", type=int, default=3, help="of overload and fairness, each with a server of its own")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--only", choices=("rates", "front_end", "overload", "fairness", "sigterm", "memory"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
@@ -285,6 +286,9 @@ def main() -> None:
         with endpoint(judge, *JUDGING) as (url, process):
             return rates(url, process, judge, make_pairs(1024, seed=11, held_out=True)[0], TURNS)
 
+    def runs(work: Callable[[str, Any], Coroutine[Any, Any, dict[str, Any]]], *arguments: str) -> dict[str, Any]:
+        return {"runs": [drill(judge, work, *arguments) for _ in range(options.runs)]}
+
     pairs, judge = make_pairs(256, seed=11, held_out=True)[0], options.judge
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
@@ -293,8 +297,8 @@ def main() -> None:
         measurements: dict[str, Callable[[], dict[str, Any]]] = {
             "rates": served_rates,
             "front_end": lambda: front_end(pairs, options.seconds / 6),
-            "overload": lambda: drill(judge, lambda url, process: overload(url, pairs, options.seconds)),
-            "fairness": lambda: drill(judge, lambda url, process: fairness(url, pairs, options.seconds), "--keys", keys.name),
+            "overload": lambda: runs(lambda url, process: overload(url, pairs, options.seconds)),
+            "fairness": lambda: runs(lambda url, process: fairness(url, pairs, options.seconds), "--keys", keys.name),
             "sigterm": lambda: drill(judge, lambda url, process: sigterm(url, pairs, process)),
             "memory": lambda: drill(judge, lambda url, process: memory(url, pairs, process, options.requests)),
         }

@@ -93,15 +93,18 @@ def serving_drills(result: Cell) -> str:
 
 
 def serving_load(result: Cell) -> str:
-    over, fair, end = (result[name] for name in ("overload", "fairness", "sigterm"))
+    overload, end = result["overload"]["runs"], result["sigterm"]
     rows = [
-        ("twice the capacity: good answers over capacity", f"{100 * over['goodput']:.0f} %"),
+        ("twice the capacity: good answers over capacity", ", ".join(f"{100 * over['goodput']:.0f} %" for over in overload)),
         (
-            f"p50 and p99 of good answers, s (deadline {over['timeout_s']:g} s)",
-            f"{over['good']['p50_s']:.2f}, {over['good']['p99_s']:.2f}",
+            f"p50 and p99 of good answers, s (deadline {overload[0]['timeout_s']:g} s)",
+            "; ".join(f"{over['good']['p50_s']:.2f}, {over['good']['p99_s']:.2f}" for over in overload),
         ),
-        ("answers by status", _counts(over["statuses"])),
-        ("p50 of a lone client beside 64 requests, over its p50 alone", f"{fair['p50_ratio']:.2f}"),
+        ("answers by status", "; ".join(_counts(over["statuses"]) for over in overload)),
+        (
+            "p50 of a lone client beside 64 requests, over its p50 alone",
+            ", ".join(f"{fair['p50_ratio']:.2f}" for fair in result["fairness"]["runs"]),
+        ),
         ("SIGTERM with 300 in flight: answers by status", _counts(end["statuses"])),
         ("exit status", end["exit_status"]),
     ]
@@ -109,7 +112,7 @@ def serving_load(result: Cell) -> str:
         before, after = memory["rss_mb"]
         growth = "; ".join(f"{name} {mb:,.0f} → {after[name]:,.0f} MB" for name, mb in before.items())
         rows.append((f"memory over {memory['requests']:,} requests", growth))
-    text = table("what | figure", rows) + source(over)
+    text = table("what | figure, of each run", rows) + source(result["overload"])
     if front_end := result.get("front_end"):
         costs = [(name, f"{ms:.1f}", f"{1000 / ms:,.0f}") for name, ms in front_end["cpu_ms"].items()]
         head = "of a front end, median of three turns | CPU ms | per second of a core"
@@ -118,11 +121,18 @@ def serving_load(result: Cell) -> str:
         return text
     rates = result["rates"]
     speeds = [
-        (name, f"{statistics.median(values):.1f}", f"{100 * rates['of_offline'][name]:.0f} %")
+        (
+            name,
+            f"{statistics.median(values):.1f}",
+            f"{100 * rates['of_offline'][name]:.0f} %",
+            *(f"{statistics.median(cost[who]):.1f}" if who in cost else "" for who in ("engine", "server")),
+        )
         for name, values in rates["pairs_per_second"].items()
+        for cost in [rates["cpu_ms_per_pair"][name]]
     ]
-    head = "four votes in both orders | pairs per second, median of turns | ratio to offline, median within a turn"
-    return text + "\n" + table(head, speeds)
+    head = "four votes in both orders | pairs per second, median of turns | over offline, median within a turn"
+    head += " | CPU ms a pair, engine | server"
+    return text + "\n" + table(head, speeds) + source(rates)
 
 
 def serving_trainers(result: Cell) -> str:

@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-URL, KEY, IMAGE = os.environ["CLIENTS_URL"], os.environ["CLIENTS_KEY"], os.environ["CLIENTS_IMAGE"]
+URL, KEY, KEYLESS_URL = os.environ["CLIENTS_URL"], os.environ["CLIENTS_KEY"], os.environ["CLIENTS_KEYLESS_URL"]
+IMAGE, VIDEO = os.environ["CLIENTS_IMAGE"], os.environ["CLIENTS_VIDEO"]
 URLS, LONE_URLS = os.environ["CLIENTS_URLS"].split(","), os.environ["CLIENTS_LONE_URLS"].split(",")
 QUESTION, SEEN_QUESTION = "Which number is greater?", "Do you see which number is greater?"
 ANSWERS = ["I say 1.", "I say 3."]

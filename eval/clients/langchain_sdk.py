@@ -24,8 +24,5 @@ call("batch, reward of two", lambda: [one.content for one in model.batch(pair)],
 call("usage_metadata", lambda: model.invoke(QUESTION).usage_metadata["total_tokens"] > 0, True)
 call("embed_documents", lambda: plain.embed_documents(TEXTS), [[-1], [1]])
 call("bind(stop)", lambda: model.bind(stop=["x"]).invoke(QUESTION), refused="'stop' is not supported")
-call(
-    "with_structured_output",
-    lambda: model.with_structured_output(Verdict).invoke(QUESTION),
-    refused="'response_format' is not supported",
-)
+call("with_structured_output", lambda: model.with_structured_output(Verdict).invoke(QUESTION), Verdict(better=2))
+call("use_responses_api", lambda: bool(model.model_copy(update={"use_responses_api": True}).invoke(QUESTION).text), True)

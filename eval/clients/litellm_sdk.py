@@ -36,11 +36,19 @@ def embedded() -> list[list[float]]:
     return [one["embedding"] for one in response.data]
 
 
+def responded() -> str:
+    response: Any = litellm.responses(model="openai/judge", input=QUESTION, temperature=0, api_base=f"{URL}/v1", api_key=KEY)
+    return str(response.output[0].content[0].text)
+
+
 call("completion openai/", lambda: bool(complete("openai/judge", f"{URL}/v1")), True)
 call("completion hosted_vllm/", lambda: bool(complete("hosted_vllm/judge", f"{URL}/v1")), True)
 image = [{"role": "user", "content": parts(SEEN_QUESTION)}]
 call("completion with an image", lambda: bool(complete("openai/judge", f"{URL}/v1", messages=image)), True)
 call("completion, stop", lambda: complete("openai/judge", f"{URL}/v1", stop=["x"]), refused="'stop' is not supported")
+json_object = {"type": "json_object"}
+call("completion, response_format", lambda: complete("openai/judge", f"{URL}/v1", response_format=json_object), '{"better": 2}')
+call("responses", responded, "draw greedy")
 call("embedding", embedded, [[-1], [1]])
 call("rerank hosted_vllm/", lambda: ranked("hosted_vllm/judge", URL), [1, 0])
 call("rerank cohere/", lambda: ranked("cohere/judge", f"{URL}/v2/rerank"), [1, 0])

@@ -38,7 +38,9 @@ await call("chat, stream", async () => {
   return text.length > 0;
 }, true);
 await call("chat, stop", () => complete({ stop: ["x"] }), null, "'stop' is not supported");
-await call("chat, response_format", () => complete({ response_format: { type: "json_object" } }), null, "'response_format' is not supported");
+await call("chat, response_format", () => complete({ response_format: { type: "json_object" } }), '{"better": 2}');
+await call("responses.create", async () => (await api.responses.create({ model: "judge", input: chat, temperature: 0 })).output_text, "draw greedy");
+await call("responses.create, tools", () => api.responses.create({ model: "judge", input: chat, tools: [{ type: "web_search" }] }), null, "'tools' is not supported");
 await call("models.list and retrieve", async () => {
   const [model] = (await api.models.list()).data;
   return (await api.models.retrieve(model.id)).id === model.id;

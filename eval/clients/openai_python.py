@@ -6,11 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
-from calls import ANSWERS, CHATML, KEY, QUESTION, SEEN_QUESTION, URL, call, parts
+from calls import ANSWERS, CHATML, IMAGE, KEY, QUESTION, SEEN_QUESTION, URL, VIDEO, call, parts
+from pydantic import BaseModel
 
 api = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
 CHAT: Any = [{"role": "user", "content": QUESTION}]
 TEXTS = [CHATML.format(question=QUESTION) + answer for answer in ANSWERS]
+
+
+class Better(BaseModel):
+    better: int
 
 
 def chat(**options: Any) -> str:
@@ -33,12 +38,18 @@ def streamed() -> bool:
     return bool(events[0].choices[0].delta.content) and usage is not None and usage.total_tokens > 0
 
 
+def response(content: Any, **options: Any) -> Any:
+    return api.responses.create(**{"model": "judge", "input": content, **options})
+
+
 def wrong_key() -> None:
     openai.OpenAI(base_url=f"{URL}/v1", api_key="wrong", max_retries=0).models.list()
 
 
 call("chat, reward of two", lambda: rewards(QUESTION), ["reward:-1.0000", "reward:1.0000"])
 call("chat with an image, reward of two", lambda: rewards(parts(SEEN_QUESTION)), ["reward:-1.0000", "reward:1.0000"])
+film: Any = [{"type": "text", "text": SEEN_QUESTION}, {"type": "video_url", "video_url": {"url": VIDEO}}]
+call("chat with a video, reward of two", lambda: rewards(film), ["reward:-1.0000", "reward:1.0000"])
 call("chat of the same prompt five times, no seed", lambda: len({chat() for _ in range(5)}), 5)
 call("chat of the same prompt three times, a seed", lambda: len({chat(seed=5) for _ in range(3)}), 1)
 call("chat, role developer", lambda: bool(chat(messages=[{"role": "developer", "content": "Be brief."}, *CHAT])), True)
@@ -46,9 +57,18 @@ call("chat, n=3", lambda: len(api.chat.completions.create(model="judge", message
 call("chat, stream with usage", streamed, True)
 call("chat, stop", lambda: chat(stop=["x"]), refused="'stop' is not supported")
 call("chat, logprobs", lambda: chat(logprobs=True), refused="'logprobs' is not supported")
+call("chat, response_format", lambda: chat(response_format={"type": "json_object"}), '{"better": 2}')
 call(
-    "chat, response_format", lambda: chat(response_format={"type": "json_object"}), refused="'response_format' is not supported"
+    "chat.completions.parse",
+    lambda: api.chat.completions.parse(model="judge", messages=CHAT, response_format=Better).choices[0].message.parsed,
+    Better(better=2),
 )
+call("chat, do_sample false", lambda: chat(extra_body={"do_sample": False}), "draw greedy")
+call("chat, do_sample false and a temperature", lambda: chat(extra_body={"do_sample": False}, temperature=1), refused="greedy")
+lowered = api.chat.completions.create(model="judge", messages=CHAT, max_tokens=4096)
+call("chat, more tokens than the server writes", lambda: (lowered.model_extra or {})["max_tokens"], 1024)
+thinks = {"chat_template_kwargs": {"enable_thinking": True}}
+call("chat, enable_thinking", lambda: chat(extra_body=thinks), refused="'chat_template_kwargs' is not supported")
 tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 call("chat, tools", lambda: chat(tools=[tool]), refused="'tools' is not supported")
 call("chat, presence_penalty", lambda: chat(presence_penalty=0.5), refused="'presence_penalty' is not supported")
@@ -66,5 +86,17 @@ call(
 name = api.models.list().data[0].id
 call("models.list and retrieve", lambda: api.models.retrieve(name).id, name)
 call("models.retrieve of another", lambda: api.models.retrieve("gpt-9"), refused="there is no model 'gpt-9' here")
-call("responses.create", lambda: api.responses.create(model="judge", input=QUESTION), refused="no such path")
+shown: Any = [{"type": "input_text", "text": SEEN_QUESTION}, {"type": "input_image", "image_url": IMAGE, "detail": "auto"}]
+call("responses.create", lambda: response(QUESTION, temperature=0).output_text, "draw greedy")
+call("responses.create with an image", lambda: bool(response([{"role": "user", "content": shown}]).output_text), True)
+options = {"instructions": "Be brief.", "max_output_tokens": 4096}
+call("responses.create, more tokens than the server writes", lambda: response(QUESTION, **options).max_output_tokens, 1024)
+call("responses.create, its usage", lambda: response(QUESTION).usage.total_tokens, 14)
+call(
+    "responses.parse",
+    lambda: api.responses.parse(model="judge", input=QUESTION, text_format=Better),
+    refused="'text' is not supported",
+)
+call("responses.create, stream", lambda: list(response(QUESTION, stream=True)), refused="'stream' is not supported")
+call("responses.create, store", lambda: response(QUESTION, store=True), refused="'store' is not supported")
 call("a wrong key", wrong_key, refused="no valid API key")

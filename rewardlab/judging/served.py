@@ -54,8 +54,8 @@ class ServedJudge(ModelJudge):
 
     Template, temperature and the lengths of judgments are the server's own. A full queue (429) and an engine that starts again
     (503 with Retry-After) are waited for within ``deadline_s``; another 5xx and a broken connection are tried again ``RETRIES``
-    times. Raise ConfigError for what is no address, and
-    EndpointError where the server refuses the key, is none, or replaces its judge meanwhile.
+    times. Raise ConfigError for what is no address, and EndpointError where the server refuses the key, is none, or replaces
+    its judge meanwhile.
     """
 
     has_own_sampling, sampling = True, VoteSampling()

@@ -92,6 +92,8 @@ def weights_id(checkpoint: Path) -> str:
     if not adapter.exists():
         return content
     base = str(json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path"))
+    if Path(base).resolve() == checkpoint.resolve():  # the base's own weights are beside it
+        return content
     return hashlib.sha256(f"{content} {weights_id(Path(base)) or base}".encode()).hexdigest()[:16]
 
 

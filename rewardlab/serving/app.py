@@ -234,7 +234,7 @@ def peer_routes(service: JudgeService) -> APIRouter:
     @router.post(JOIN_PATH, include_in_schema=False)
     async def join(request: JoinRequest) -> JoinResponse:
         """Return the reward of a sample that a peer passed on, within its group here."""
-        peers.check(request.home, request.servers, request.judge, service.queue.versions.newest.hash)
+        peers.check(request.home, request.servers, request.judge, service.queue.versions.current.hash)
         sample = Sample(**request.model_dump(exclude={"home", "servers", "judge"}))
         reward = await service.group_buffer.join(sample.key, sample, sample.rollout)
         return JoinResponse(reward=reward.value, weights=reward.weights)

@@ -106,14 +106,23 @@ class Sample:
         return Content(self.question, self.images, self.videos), response
 
     @property
+    def prompt(self) -> tuple[object, ...]:
+        """Return what samples of one prompt share: question, images, videos, anchor and scope."""
+        return self.question, self.images, self.videos, self.anchor, self.scope
+
+    @property
     def key(self) -> str:
-        """Return the key that samples of one prompt share: question, images, videos, anchor and scope."""
-        return json.dumps([self.question, self.images, self.videos, self.anchor, self.scope])
+        """Return a hash of the prompt, as short for one with large images."""
+        return _hash_of(*self.prompt)
 
     @property
     def digest(self) -> str:
         """Return a hash of the response, by which the same one is known among those of its key."""
-        return hashlib.sha256(json.dumps([self.response, self.response_images, self.response_videos]).encode()).hexdigest()
+        return _hash_of(self.response, self.response_images, self.response_videos)
+
+
+def _hash_of(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def references(content: Content) -> tuple[str, ...]:

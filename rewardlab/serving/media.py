@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -34,6 +34,7 @@ from rewardlab.serving.limits import Limits
 from rewardlab.serving.request_record import tenant_of_request
 from rewardlab.serving.uploads import UploadStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 IsStopped = Callable[[], bool]  # whether nobody waits for the work any more
 
@@ -153,6 +154,16 @@ async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room, limiter: C
         return await asyncio.shield(task)
     finally:
         stopped.set()
+
+
+_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, WorkBudget] = WeakKeyDictionary()
+
+
+async def run_in_turn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of long Python code, run in a thread, one at a time by turns of the tenants: the event loop waits for
+    the interpreter behind all threads that run Python, seconds behind forty."""
+    async with _TURNS.setdefault(asyncio.get_running_loop(), WorkBudget(1)).taken(1) as turn:
+        return await run_in_thread(lambda is_stopped: work(*args, **kwargs), turn)
 
 
 def _unless_stopped(work: Callable[[IsStopped], T], stopped: threading.Event) -> T:
@@ -329,6 +340,7 @@ class MediaLoader:
         for n, reference in enumerate(references):
             if reference not in loaded:
                 loaded[reference] = await self._image(reference, f"image {n}")
+                await asyncio.sleep(0)  # a group may have thousands that were checked before
         return tuple(loaded[reference] for reference in references)
 
     async def frames(self, reference: str, number: int, place: int = 0) -> tuple[bytes, ...]:

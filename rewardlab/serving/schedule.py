@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -284,12 +284,13 @@ class BatchPlanner:
         size, total, time_left = 0, 0, math.inf
         self._shortest_s = min((entry.deadline - entry.arrival for entry in self._waiting), default=math.inf)
         self._smallest = min((entry.job.num_sequences for entry in self._waiting), default=self._max_sequences)
+        by_kind = self._sequences_by_kind(version) if self._engine_batch else Counter()
         for entry in self._waiting.in_turn(version):
             num = entry.job.num_sequences
             if not batch:
                 size = self._size(entry.job, now)
                 if size > (whole := self._engine_batch >> entry.job.length_class) > 0:
-                    num_waiting = self._waiting.sequences // whole
+                    num_waiting = by_kind[self._kind(entry)] // whole
                     size = whole * min(size // whole, max(1, num_waiting - 1))  # one is left for the next call
             elif self._kind(entry) != self._kind(batch[0]) or total + num > size:
                 continue
@@ -328,6 +329,14 @@ class BatchPlanner:
         if len(asking | self._waiting.tenants) > 1:
             size = min(size, self._times.lasting_twice(family, self._smallest, most))
         return max(size, self._times.efficient_size(family, most), job.num_sequences)
+
+    def _sequences_by_kind(self, version: JudgeVersion) -> Counter[Hashable]:
+        """Return the sequences that wait for a version of the judge, by the kind of jobs that can be in one batch."""
+        numbers = Counter[Hashable]()
+        for entry in self._waiting:
+            if entry.version is version:
+                numbers[self._kind(entry)] += entry.job.num_sequences
+        return numbers
 
     def _kind(self, entry: Entry) -> Hashable:
         return (entry.job.kind, None if self._mix_seeds else entry.job.seed)

@@ -34,7 +34,7 @@ from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
 from rewardlab.serving.judge_file import JudgeFile
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.media import Media, MediaLoader, processor_pixels
+from rewardlab.serving.media import Media, MediaLoader, processor_pixels, run_in_turn
 from rewardlab.serving.peers import MemberReward, Peers
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import ServingHistograms, current_request, tenant_of_request
@@ -51,7 +51,7 @@ from rewardlab.serving.schemas import (
     VoteResult,
     text_of_answer,
 )
-from rewardlab.serving.voting import GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
+from rewardlab.serving.voting import UNIQUE, GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import reduce_votes
 
@@ -147,10 +147,10 @@ class JudgeService:
         for sample in samples:
             await self.check_context(sample.question, sample.response)
         if key := current_request().idempotency_key:
-            samples = [replace(sample, rollout=sample.rollout or f"{key} {n}") for n, sample in enumerate(samples)]
-        groups: dict[str, list[int]] = {}
+            samples = [replace(sample, rollout=f"{UNIQUE}{key} {n}") for n, sample in enumerate(samples)]
+        groups: dict[tuple[object, ...], list[int]] = {}
         for n, sample in enumerate(samples):
-            groups.setdefault(sample.key, []).append(n)
+            groups.setdefault(sample.prompt, []).append(n)
         least = self.rules.group_size if self.rules.joins_parts and not is_whole else 2
         sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
         self.admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
@@ -169,11 +169,12 @@ class JudgeService:
 
     async def _join_group(self, sample: Sample) -> float:
         """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
-        home = self.peers.home_of(sample.key) if self.peers else None
+        key = sample.key
+        home = self.peers.home_of(key) if self.peers else None
         if self.peers and home and home != self.peers.address:
             reward = await self.peers.join(home, sample, lambda: self.queue.versions.newest.hash)
         else:
-            reward = await self.group_buffer.join(sample.key, sample, sample.rollout)
+            reward = await self.group_buffer.join(key, sample, sample.rollout)
         current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
         return reward.value
 
@@ -350,7 +351,7 @@ class JudgeService:
         group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
         seconds, version, num = time.perf_counter() - start, self.queue.versions.current, len(request.responses)
-        return await run_in_threadpool(rewards_response, result, version, num, seconds)  # of thousands of matches
+        return await run_in_turn(rewards_response, result, version, num, seconds)  # of thousands of matches
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
         """Return the rewards of a group, on the server's own plan if ``strategy`` is "".

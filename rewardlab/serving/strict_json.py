@@ -8,17 +8,18 @@ from __future__ import annotations
 import gc
 import json
 import math
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from fastapi import HTTPException, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from rewardlab.data.files import has_lone_surrogate
 from rewardlab.serving.conversations import read_label
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import run_in_turn
 from rewardlab.verdicts.formats import without_doubles
 
 # Texts below these may be whole files.
@@ -38,15 +39,34 @@ def parse_json(body: bytes, limits: Limits) -> Any:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"the body is not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from error
-    was_enabled = gc.isenabled()
-    gc.disable()  # JSON has no cycles, and the search for them takes five times as long as parsing
-    try:
+    with _NO_COLLECTION:
         value = _loads(text, limits)
         _check_values(value, limits, has_surrogates="\\u" in text)
         return value
-    finally:
-        if was_enabled:
-            gc.enable()
+
+
+class _NoCollection:
+    """A context without garbage collection, until the last of its threads leaves it: JSON has no cycles, and the search for
+    them takes five times as long as parsing."""
+
+    def __init__(self) -> None:
+        self._lock, self._num_threads, self._was_enabled = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._num_threads:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._num_threads += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._num_threads -= 1
+            if self._was_enabled and not self._num_threads:
+                gc.enable()
+
+
+_NO_COLLECTION = _NoCollection()
 
 
 def _check_number(number: int, limits: Limits) -> None:
@@ -162,7 +182,7 @@ class StrictJSONRequest(Request):
         if not hasattr(self, "_json"):
             body, limits = await self.body(), self.app.state.limits
             is_large = len(body) > LARGE_BYTES
-            self._json = await run_in_threadpool(parse_json, body, limits) if is_large else parse_json(body, limits)
+            self._json = await run_in_turn(parse_json, body, limits) if is_large else parse_json(body, limits)
         return self._json
 
 

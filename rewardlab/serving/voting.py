@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fastapi.concurrency import run_in_threadpool
-
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
@@ -24,6 +22,7 @@ from rewardlab.judging.ranking import Match
 from rewardlab.serving.admission import separate_share
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
 from rewardlab.serving.jobs import JudgeJob
+from rewardlab.serving.media import run_in_turn
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import tenant_of_request
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
@@ -154,7 +153,7 @@ async def group_rewards(
         try:
             matches = plan.send([match.winner for match in round_results])
         except StopIteration as end:
-            return await run_in_threadpool(rewards_of_matches, strategy, num, end.value, results)
+            return await run_in_turn(rewards_of_matches, strategy, num, end.value, results)
 
 
 async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
@@ -185,16 +184,19 @@ class Group(Generic[T, R]):
         for future in (future for member in self.members for future in member.futures if not future.done()):
             future.set_exception(error)
 
-    def leave(self, member: Member[T, R], future: asyncio.Future[R]) -> None:
+    def leave(self, member: Member[T, R], future: asyncio.Future[R]) -> bool:
         """End one request of a member. The last one removes the member from an open group. A group that is being rewarded keeps
-        it, for the others are compared with it; its rewarding ends when the last request of all has left."""
+        it, for the others are compared with it; its rewarding ends when the last request of all has left: return whether it
+        has."""
         future.cancel()
         if self.task is None and all(other.done() for other in member.futures):
             self.members.remove(member)
         elif self.task is not None and all(other.done() for each in self.members for other in each.futures):
-            self.task.cancel()
+            return self.task.cancel()
+        return False
 
 
+UNIQUE = "key "  # begins a name that no other rollout ever has
 KEPT_S, KEPT_REWARDS = 600.0, 65_536  # for how long, and how many rewards answer responses that are sent again
 
 
@@ -202,8 +204,9 @@ class GroupBuffer(Generic[T, R]):
     """Collect ``size`` members of a tenant's key, then call ``reward`` on all of them once; each caller gets its own reward.
 
     A member that is sent again under the ``name`` of a rollout gets its one reward, while it waits and for :data:`KEPT_S`
-    seconds afterwards. A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError, unless
-    all are equal, by ``digest``, to members of the last group: they lost their answers, and get these again.
+    seconds afterwards. If it was answered, only a name that begins with :data:`UNIQUE` counts: any other, such as a number, is
+    given to new rollouts, too. A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError,
+    unless all are equal, by ``digest``, to members of the last group: they lost their answers, and get these again.
     """
 
     def __init__(
@@ -247,9 +250,10 @@ class GroupBuffer(Generic[T, R]):
         try:
             return await future
         except asyncio.CancelledError:  # a client that disconnects makes room for another try of the same rollout
-            group.leave(member, future)
-            if member not in group.members:
-                self._named.pop((*place, name), None)
+            if group.leave(member, future):
+                self._forget(place, group.members)
+            elif member not in group.members:
+                self._forget(place, [member])
             if self._open.get(place) is group and not group.members:
                 del self._open[place]
             raise
@@ -292,14 +296,16 @@ class GroupBuffer(Generic[T, R]):
             group.fail(error)
             return
         finally:
-            self._forget(place, group)
+            self._forget(place, group.members)
+        kept = dict[str, R]()
         for member, reward in rewarded:
-            for future in member.futures:
-                if not future.done():
-                    future.set_result(reward)
-        self._keep(
-            place, {text: reward for member, reward in rewarded for text in (member.name, self._digest(member.value)) if text}
-        )
+            waiting = [future for future in member.futures if not future.done()]
+            for future in waiting:
+                future.set_result(reward)
+            kept[self._digest(member.value)] = reward
+            if member.name and (member.name.startswith(UNIQUE) or not waiting):
+                kept[member.name] = reward
+        self._keep(place, kept)
 
     def _keep(self, place: tuple[str, str], rewards: dict[str, R]) -> None:
         """Keep the rewards of the last group of a place, by the name and by the digest of each member."""
@@ -309,15 +315,17 @@ class GroupBuffer(Generic[T, R]):
         while self._num_kept > KEPT_REWARDS and len(self._kept) > 1:
             self._num_kept -= len(self._kept.popitem(last=False)[1][1])
 
-    def _forget(self, place: tuple[str, str], group: Group[T, R]) -> None:
-        for member in group.members:
-            self._named.pop((*place, member.name), None)
+    def _forget(self, place: tuple[str, str], members: list[Member[T, R]]) -> None:
+        """Forget the names of members, but not of those that have come again since."""
+        for member in members:
+            if self._named.get(name := (*place, member.name), (None, None))[1] is member:
+                del self._named[name]
 
     def _dissolve(self, place: tuple[str, str], group: Group[T, R]) -> None:
         if self._open.get(place) is not group:
             return
         del self._open[place]
-        self._forget(place, group)
+        self._forget(place, group.members)
         kept = self._kept_rewards(place)
         if all(self._digest(member.value) in kept for member in group.members):
             for member in group.members:

@@ -298,3 +298,5 @@ def test_an_adapter_is_known_with_its_base(tmp_path: Path) -> None:
     on = {name: adapter_on(str(tmp_path / name)) for name in ("base", "copy", "other")}
     assert on["base"] == on["copy"] != on["other"]
     assert adapter_on("team/model") == adapter_on("team/model") != adapter_on("team/other")
+    own = tmp_path / f"adapter_{len(list(tmp_path.iterdir()))}"  # beside its base, as PEFT writes it there
+    assert len(adapter_on(str(own))) == 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -27,6 +28,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
+from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.serving.service import GroupRules
@@ -154,6 +156,37 @@ def test_rewarding_ends_with_the_last_member() -> None:
     asyncio.run(main())
 
 
+def test_who_hangs_up_and_comes_back() -> None:
+    """Everyone left, and sends the same again before the engine has stopped: a new group, in which each is known again."""
+    calls: list[list[int]] = []
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        try:
+            await asyncio.sleep(3600 if len(calls) == 1 else 1)
+        finally:
+            await asyncio.sleep(0.01)
+        return [member / 2 for member in members]
+
+    async def main() -> list[float]:
+        buffer = buffer_of(2, reward=reward)
+
+        def sent(value: int) -> asyncio.Task[float]:
+            return asyncio.create_task(buffer.join("a", value, f"r{value}"))
+
+        lost = [sent(2), sent(4)]
+        await settle()
+        for task in lost:
+            task.cancel()
+        await settle()
+        first, second = sent(2), sent(4)
+        await asyncio.sleep(0.5)  # the first call has ended
+        return await asyncio.wait_for(asyncio.gather(first, second, sent(2)), 10)
+
+    assert run_virtually(main()) == [1, 2, 1]
+    assert calls == [[2, 4]] * 2
+
+
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 2.0, 3.0], ValueError("no")])
 def test_a_failure_is_every_members(rewards: Any) -> None:
     """So are rewards that are too few or too many: nobody has one that may be another's, nobody waits for ever."""
@@ -170,8 +203,9 @@ def test_a_failure_is_every_members(rewards: Any) -> None:
 
 
 def test_a_rollout_that_is_sent_again() -> None:
-    """By its name it is one member while it waits, while its group is rewarded, and afterwards; another text of the same name
-    is another member. Without a name it gets its first reward when its group does not fill."""
+    """By its name it is one member while it waits, while its group is rewarded, and, if the name is unique or nobody waited for
+    the answer, afterwards; another text of the same name is another member. Without a name it gets its first reward when its
+    group does not fill."""
     calls: list[list[int]] = []
     gate = asyncio.Event()
 
@@ -186,7 +220,7 @@ def test_a_rollout_that_is_sent_again() -> None:
         def sent(value: int, name: str = "") -> asyncio.Task[float]:
             return asyncio.create_task(buffer.join("a", value, name))
 
-        first, again, other = sent(2, "r0"), sent(2, "r0"), sent(4, "r0")
+        first, again, other = sent(2, "r0"), sent(2, "r0"), sent(4, "key 0")
         await settle()
         first.cancel()  # its client has gone; the second request is of the same member
         third = sent(6, "r2")
@@ -197,7 +231,7 @@ def test_a_rollout_that_is_sent_again() -> None:
         gate.set()
         assert await asyncio.gather(again, other, third, late) == [1, 2, 3, 3]
         now = asyncio.get_running_loop().time()
-        assert await sent(4, "r0") == 2
+        assert await sent(4, "key 0") == 2
         assert asyncio.get_running_loop().time() == now  # at once
         assert buffer.num_waiting == 0
         assert await asyncio.gather(sent(2), sent(6)) == [1, 3]  # after the timeout
@@ -211,6 +245,29 @@ def test_a_rollout_that_is_sent_again() -> None:
     run_virtually(main())
 
 
+def test_a_new_rollout_of_an_old_number() -> None:
+    """The same prompt again, as in the next validation: answers that were delivered are no answers to it, even where its text
+    is an earlier one. Who had gone before the answer came gets it."""
+    calls: list[list[int]] = []
+
+    async def reward(members: list[int]) -> list[float]:
+        calls.append(members)
+        await asyncio.sleep(1)
+        return [member / 2 for member in members]
+
+    async def main() -> None:
+        buffer = buffer_of(2, reward=reward)
+        first, second = (asyncio.create_task(buffer.join("a", n, f"rollout {n}")) for n in (2, 4))
+        await asyncio.sleep(0.5)
+        second.cancel()
+        assert await first == 1
+        assert await buffer.join("a", 4, "rollout 4") == 2
+        assert await asyncio.gather(buffer.join("a", 2, "rollout 2"), buffer.join("a", 6, "rollout 4")) == [1, 3]
+
+    run_virtually(main())
+    assert calls == [[2, 4], [2, 6]]
+
+
 def test_so_many_rewards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the last groups; who was displaced waits for a group, as a new response does."""
     monkeypatch.setattr("rewardlab.serving.voting.KEPT_REWARDS", 8)
@@ -218,9 +275,9 @@ def test_so_many_rewards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         buffer = buffer_of(2)
         for key in "abca":  # two names and two digests of each: of two groups
-            assert await asyncio.gather(*(buffer.join(key, n, f"r{n}") for n in (2, 4))) == [1, 2]
-        assert await buffer.join("a", 2, "r2") == await buffer.join("c", 2, "r2") == 1
-        assert [type(one) for one in await outcomes(asyncio.create_task(buffer.join("b", 2, "r2")))] == [GroupTimeoutError]
+            assert await asyncio.gather(*(buffer.join(key, n, f"key {n}") for n in (2, 4))) == [1, 2]
+        assert await buffer.join("a", 2, "key 2") == await buffer.join("c", 2, "key 2") == 1
+        assert [type(one) for one in await outcomes(asyncio.create_task(buffer.join("b", 2, "key 2")))] == [GroupTimeoutError]
 
     run_virtually(main())
 
@@ -402,6 +459,27 @@ def test_judges_are_replaced_one_after_the_other() -> None:
         replace(apps[0], judge("4"))
         rewards = [one.result(30).json()["rewards"] for one in sent]
     assert rewards == [[1], [-1], [0]] * 2
+
+
+def test_a_judge_that_is_replaced_while_a_peer_sends() -> None:
+    """The request is of the judge that served when it came: a sample that was sent to the next one is not judged by it."""
+    red, blue = (GenerativeJudge(ScriptedSampler(handler), PLAIN, judge=f"hf:{name}") for name in ("red", "blue"))
+    port = free_port()
+    urls = [f"http://127.0.0.1:{port}", "http://127.0.0.1:1"]
+    server = served(red, limits=Limits(group_timeout=0.3), peers=Peers(urls[0], urls, wait_s=5))
+    sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": ""}
+    body = sample | {"home": urls[0], "servers": sorted(urls), "judge": JudgeVersion(blue).hash}
+
+    def pieces() -> Iterator[bytes]:
+        data = json.dumps(body).encode()
+        yield data[:9]
+        time.sleep(0.1)
+        replace(server, blue)
+        yield data[9:]
+
+    with running(server, port=port) as url:
+        answer = httpx.post(url + JOIN_PATH, content=pieces(), headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["status"]) == (503, "otherjudge")
 
 
 @pytest.mark.slow

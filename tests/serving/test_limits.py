@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -17,6 +18,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.processes import memory_here
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving import strict_json
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import OverloadedError
@@ -167,6 +169,38 @@ def test_token_ids_are_as_many_as_a_text_has() -> None:
     item = {"type": "message", "prompt_token_ids": [1] * 50_000, "generation_log_probs": [-0.5, None] * 20_000}
     for value in ({"response": {"output": [item]}}, {"verify_responses": [{"reward": 1.0}] * 5000}):
         assert parse_json(json.dumps(value).encode(), Limits()) == value
+
+
+def test_garbage_is_collected_after_two_bodies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one ends just when the other has seen that its collection is off."""
+    first_parses, first_may_end = threading.Event(), threading.Event()
+    loads, disable = strict_json._loads, gc.disable
+
+    def slow_loads(text: str, limits: Limits) -> Any:
+        if text == "[1]":
+            first_parses.set()
+            first_may_end.wait(10)
+        return loads(text, limits)
+
+    def late_disable() -> None:
+        if first_parses.is_set():
+            first_may_end.set()
+            first.join()
+        disable()
+
+    monkeypatch.setattr(strict_json, "_loads", slow_loads)
+    monkeypatch.setattr(gc, "disable", late_disable)
+    first = threading.Thread(target=parse_json, args=(b"[1]", Limits()))
+    assert gc.isenabled()
+    try:
+        first.start()
+        assert first_parses.wait(10)
+        parse_json(b"[2]", Limits())
+        first_may_end.set()
+        first.join()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -376,3 +376,23 @@ def test_uploads_are_stored_as_they_are() -> None:
         assert decode_image(image).size == (30, 30)
 
     asyncio.run(main())
+
+
+def test_images_that_were_checked_before_leave_turns_to_others() -> None:
+    async def main() -> int:
+        loader, turns = MediaLoader(Media(), Limits()), 0
+        urls = [to_data_url(png(size)) for size in ((4, 4), (5, 5), (6, 6))]
+        await loader.images(urls)
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        await loader.images(urls)
+        counting.cancel()
+        return turns
+
+    assert asyncio.run(main()) >= 2

@@ -146,7 +146,8 @@ def test_json_of_an_engine_that_writes_it() -> None:
 
 def test_what_other_clients_send(api: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """``do_sample`` without sampling is greedy; more tokens than the server writes are lowered, which the answer says; to
-    switch off thinking has no effect where a chat template knows no switch, and is refused where that is not known."""
+    switch off thinking has no effect where a chat template knows no switch, and is refused where that is not known. Nothing
+    that the judge sends with any request is refused."""
     asked = list[SamplingParams]()
     sample = SeededSampler.sample
 
@@ -171,6 +172,13 @@ def test_what_other_clients_send(api: openai.OpenAI, monkeypatch: pytest.MonkeyP
         assert completed(local, extra_body=no_thinking) == "fine"
         with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
             completed(local, extra_body={"chat_template_kwargs": {"enable_thinking": True}})
+    body = {**no_thinking, "top_k": 20}
+    with running(create_app(GenerativeJudge(sampler, PLAIN, judge="openai:m@http://engine/v1", body=body))) as address:
+        remote = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        assert completed(remote, extra_body=body) == "fine"
+        for other in ({"chat_template_kwargs": {"enable_thinking": True}}, {"top_k": 10}):
+            with pytest.raises(openai.BadRequestError, match=next(iter(other))):
+                completed(remote, extra_body=other)
 
 
 def test_tokens_of_a_stream(api: openai.OpenAI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,3 +100,13 @@ def test_parameters_that_would_change_the_scores(client: httpx.Client) -> None:
         refused = client.post(path, json={**body, "use_activation": True})
         assert refused.status_code == 400
         assert "'use_activation' is not supported here: leave it out, or send False" in refused.json()["error"]
+
+
+def test_many_documents_of_a_query_with_a_large_image(client: httpx.Client) -> None:
+    """The query is read once, not for each document: the server's other requests would wait for minutes."""
+    url = "data:image/png;base64," + "A" * 8_000_000
+    query = {"content": [{"type": "text", "text": "Which?"}, {"type": "image_url", "image_url": {"url": url}}]}
+    begun = time.process_time()
+    refused = client.post("/rerank", json={"query": query, "documents": [f"{n}" for n in range(400)]})
+    assert (refused.status_code, "image 0" in refused.text) == (422, True)
+    assert time.process_time() - begun < 3

@@ -55,13 +55,15 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def ask(queue: JudgeQueue, tenant: str, question: str, *, timeout_s: float = 600.0, **options: Any) -> asyncio.Task[float]:
+def ask(
+    queue: JudgeQueue, tenant: str, question: str, *, timeout_s: float = 600.0, votes: int = 4, **options: Any
+) -> asyncio.Task[float]:
     """Submit a job as a tenant; the task returns how long it took."""
 
     async def submit() -> float:
         REQUEST.set(RequestRecord(tenant=tenant))
         start = now()
-        await queue.submit(job(question), deadline=start + timeout_s, **options)
+        await queue.submit(job(question, votes), deadline=start + timeout_s, **options)
         return now() - start
 
     return asyncio.get_running_loop().create_task(submit())
@@ -101,6 +103,17 @@ def test_calls_are_whole_batches_of_the_engine(run: Callable[..., TimedEngine], 
     calls = list(map(len, run(body, max_sequences=128, engine_batch=32).calls))
     assert calls[0] == 1
     assert set(calls[1:-8]) == sizes, calls
+
+
+def test_calls_of_two_kinds_are_whole_batches(run: Callable[..., TimedEngine]) -> None:
+    """What waits of another kind does not make a call ragged."""
+
+    async def body(queue: JudgeQueue) -> None:
+        jobs = [ask(queue, "", f"four {n}") for n in range(5)] + [ask(queue, "", f"one {n}", votes=1) for n in range(40)]
+        await asyncio.gather(*jobs)
+
+    calls = run(body, max_sequences=128, engine_batch=32).calls
+    assert [len(call) for call in calls if "four 0" in call] == [4], calls
 
 
 def test_shares_go_by_weight(run: Callable[..., TimedEngine]) -> None:

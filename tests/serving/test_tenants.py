@@ -253,6 +253,7 @@ def test_samples_about_other_images_are_of_other_groups() -> None:
         replace(sample, **{name: value}) for name, value in {"question": "p", "images": ("upload:b",), "anchor": "x"}.items()
     ]
     assert sample.key not in {other.key for other in others}
+    assert len(replace(sample, images=("data:image/png;base64," + "A" * 1_000_000,)).key) < 100  # thousands of keys are kept
 
 
 def data_url(kind: str, data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from eval.serving_worst import ENTRIES, LIMITS, MAX_MB, MAX_REFUSAL_SECONDS, application, bodies, routes_with_bodies
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.strict_json import parse_json
 from tests.support.shell import run_module
 
@@ -59,6 +61,33 @@ def test_a_large_object_is_refused_before_it_is_built(monkeypatch: pytest.Monkey
     monkeypatch.setattr("rewardlab.serving.strict_json._check_values", pytest.fail)
     with pytest.raises(Exception, match="1,025 entries"):
         parse_json(json.dumps([{f"k{n}": 0 for n in range(ENTRIES + 1)}]).encode(), LIMITS)
+
+
+def test_large_bodies_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop would wait for the interpreter behind the threads of all of them; also those whose client has gone."""
+    running, most = threading.Semaphore(), list[bool]()
+
+    def parse(body: bytes, limits: Limits) -> Any:
+        most.append(alone := running.acquire(blocking=False))
+        time.sleep(0.02)
+        if alone:
+            running.release()
+        return parse_json(body, limits)
+
+    monkeypatch.setattr("rewardlab.serving.strict_json.parse_json", parse)
+    body = {"question": "Which?", "unknown": ["x" * 1000] * 300}
+
+    async def send() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(application()), timeout=30) as client:
+            sent = [asyncio.create_task(client.post("http://localhost/v1/judge", json=body)) for _ in range(12)]
+            await asyncio.sleep(0.03)
+            for task in sent[:4]:
+                task.cancel()
+            return [(await task).status_code for task in sent[4:]]
+
+    assert asyncio.run(send()) == [422] * 8
+    assert 8 <= len(most) < 12
+    assert all(most)
 
 
 @pytest.mark.slow

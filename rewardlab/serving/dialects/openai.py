@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import APIRouter
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -31,6 +30,7 @@ from rewardlab.samplers.base import FormatSampler, Sampler, SamplingParams
 from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
+from rewardlab.serving.media import run_in_turn
 from rewardlab.serving.schemas import Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
@@ -292,11 +292,13 @@ def chat_routes(service: JudgeService) -> APIRouter:
         return completions
 
     async def answer(request: ChatCompletionRequest) -> ChatCompletion:
-        switched_off = (request.model_extra or {}).get("chat_template_kwargs") == {"enable_thinking": False}
-        is_neutral = switched_off and service.queue.versions.current.never_thinks_apart
-        form = _response_format(request, service.judge.sampler)
-        supported = {"chat_template_kwargs": is_neutral, "response_format": bool(form)}
-        refuse_unsupported(request.model_extra, without_effect=[name for name, holds in supported.items() if holds])
+        sent, in_any_request = request.model_extra or {}, service.judge.config.fields
+        supported = {name for name, value in in_any_request.items() if sent.get(name) == value}
+        if sent.get("chat_template_kwargs") == {"enable_thinking": False} and service.queue.versions.current.never_thinks_apart:
+            supported.add("chat_template_kwargs")
+        if form := _response_format(request, service.judge.sampler):
+            supported.add("response_format")
+        refuse_unsupported(sent, without_effect=supported)
         usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
@@ -423,7 +425,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
         refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
-        return await service.sample_rewards(await run_in_threadpool(_samples, request))
+        return await service.sample_rewards(await run_in_turn(_samples, request))
 
     @router.post("/classify")
     @router.post("/v1/classify")
@@ -447,7 +449,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/score/evaluation")
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
-        scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
+        scores = await service.sample_rewards(await run_in_turn(split_samples, request.messages))
         return EvaluationResponse(**answer_head(service, "scoreval", request.model), scores=scores)
 
     return router

@@ -57,10 +57,10 @@ def document_samples(
     read_queries = [read_document(query) for query in queries]
     if not all(query.text.strip(IMAGE_MARK + VIDEO_MARK).strip() for query in read_queries):
         raise DataError("a query has no text; the judge needs the question")
-    read_queries = read_queries * len(documents) if len(queries) == 1 else read_queries
+    placed = [place_media([query], where="the query")[0] for query in read_queries]
     return [
-        Sample.of(place_media([query], where="the query")[0], read_document(document, fields), anchor)
-        for query, document in zip(read_queries, documents, strict=True)
+        Sample.of(query, read_document(document, fields), anchor)
+        for query, document in zip(placed * len(documents) if len(queries) == 1 else placed, documents, strict=True)
     ]
 
 
@@ -68,7 +68,7 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     """Return how often each document beats others, in 0..1. More than :data:`MOST_COMPARED` documents of one query play a
     knockout. Raise as :meth:`JudgeService.sample_rewards` does."""
     first = samples[0]
-    if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.key != first.key for sample in samples):
+    if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.prompt != first.prompt for sample in samples):
         return [(reward + 1) / 2 for reward in await service.sample_rewards(samples, is_whole=True)]
     budget = MATCHES_PER_DOCUMENT * len(samples)
     service.admit(budget, 2 * service.voting.votes * budget)

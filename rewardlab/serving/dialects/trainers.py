@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -33,6 +32,7 @@ from rewardlab.serving.conversations import (
     references,
     split_sequence,
 )
+from rewardlab.serving.media import run_in_turn
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject, example_config
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
@@ -92,7 +92,7 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["OpenRLHF, R1-Reward, slime"], route_class=StrictJSONRoute)
 
     async def get_reward(request: GetRewardRequest, flat: bool) -> GetRewardResponse:
-        samples = await run_in_threadpool(_batch_samples, request)
+        samples = await run_in_turn(_batch_samples, request)
         rewards = await service.sample_rewards(samples) if samples else []
         scores = [(reward + 1) / 2 for reward in rewards]  # 0..1, by which samples are filtered
         if flat and len(rewards) == 1:
@@ -296,7 +296,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
     @router.post("/aggregate_metrics")
     async def aggregate(request: AggregateRequest) -> AggregateResponse:
         """Return statistics of the rollouts' metrics, for each task and over all."""
-        return AggregateResponse(**await run_in_threadpool(aggregate_metrics, request.verify_responses))
+        return AggregateResponse(**await run_in_turn(aggregate_metrics, request.verify_responses))
 
     @router.get("/reverify_mode")
     async def reverify_mode() -> str:
@@ -313,13 +313,13 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         question = _with_principle(read_conversation(request.conversation_history), request.principle)
         samples = [Sample.of(question, _output(response)) for response in request.response_objs]
         result = await service.compare_samples(samples)
-        return await run_in_threadpool(_compared, service.all_rewards(result), result.matches)
+        return await run_in_turn(_compared, service.all_rewards(result), result.matches)
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
         """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time.
         Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group; one that is sent
-        again with its ``_ng_rollout_index`` gets its first reward."""
+        again with its ``_ng_rollout_index`` is the same member."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
