@@ -200,12 +200,8 @@ def log_lines(path: Path, *, follow: bool = False) -> Iterator[bytes]:
     """Yield the lines of a log, without holding more than one. With ``follow`` wait for more, also in the file that takes the
     place of one that was moved or emptied; without it an incomplete last line is yielded too. A line beyond
     :data:`MOST_BYTES` is yielded in pieces. Raise DataError if the file cannot be read."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the FILE of --reward-log") from error
     with ExitStack() as opened:
-        opened.enter_context(file)
+        file = opened.enter_context(_opened(path))
         is_old = not follow  # nothing more will be written to it
         while True:
             line = file.readline(MOST_BYTES)
@@ -221,14 +217,21 @@ def log_lines(path: Path, *, follow: bool = False) -> Iterator[bytes]:
                 if not follow:
                     return
                 opened.close()
-                file, is_old = opened.enter_context(path.open("rb")), False
+                file, is_old = opened.enter_context(_opened(path)), False
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the FILE of --reward-log") from error
 
 
 def _is_replaced(file: IO[bytes], path: Path) -> bool:
     """Return whether another file has the place of one that was moved, or it was emptied."""
     try:
         now = path.stat()
-    except FileNotFoundError:
+    except OSError:  # not there yet
         return False
     return now.st_ino != os.fstat(file.fileno()).st_ino or now.st_size < file.tell()
 

@@ -18,6 +18,7 @@ from typing import Any
 from rewardlab.errors import ConfigError
 
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_COMMENT = re.compile(r"(?:^|\s)#.*")  # a key may contain the sign
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -58,12 +59,14 @@ LIMITS = tuple(field.name for field in fields(Key) if field.type == "float")
 
 def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
     """Read one key per line, plain or as ``sha256:HEX``, followed by its name and limits as :class:`Key` calls them, such as
-    ``name=anna per_minute=600 weight=2``. ``#`` begins a comment.
+    ``name=anna per_minute=600 weight=2``. A word that begins with ``#`` begins a comment.
 
-    Raise ConfigError for a file that cannot be read or has no key, and for an unknown or malformed limit.
+    Raise ConfigError for a file that cannot be read or has no key, a line without a key, the hash of an empty one, which any
+    request would have, and for an unknown or malformed limit.
     """
     try:
-        lines = [line.partition("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+        text = path.read_text(encoding="utf-8-sig")  # a mark of the byte order is no part of a key
+        lines = [_COMMENT.sub("", line).split() for line in text.splitlines()]
         keys = [_key(*line, per_minute=per_minute) for line in lines if line]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--keys {path}: cannot be read ({error})") from error
@@ -76,6 +79,8 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
 
 
 def _key(key: str, *options: str, per_minute: float) -> Key:
+    if key.partition("=")[0] in ("name", *LIMITS):
+        raise ValueError(f"a line begins with {key!r}, not with a key")
     given: dict[str, str] = {}
     for text in options:
         name, _, value = text.partition("=")
@@ -90,9 +95,13 @@ def _key(key: str, *options: str, per_minute: float) -> Key:
         raise ValueError(f"unknown limit {min(unknown)!r}")
     if not all(value > 0 for value in values.values()):
         raise ValueError("a limit is not above 0")
+    if math.isinf(values.get("weight", 1.0)):
+        raise ValueError("a weight is infinite")
     digest = _HASH.fullmatch(key)
     if key.lower().startswith("sha256:") and not digest:  # else the text itself would be a valid key
         raise ValueError("a hash is not 64 hex digits")
+    if digest and bytes.fromhex(digest[1]) == key_digest(""):
+        raise ValueError("a hash is of an empty key")
     return Key(bytes.fromhex(digest[1]) if digest else Key.of(key).digest, **values, name=tenant or "")
 
 

@@ -87,8 +87,8 @@ class Peers:
         """Return the reward of a sample from its home, once that has the judge of this server, whose hash is ``judge_hash``.
         Raise the error that the home answers, PeerError without an answer."""
         record, ends = current_request(), time.monotonic() + self._wait_s
-        passed_on = {"Authorization": record.authorization, "X-Request-ID": record.id}
-        headers = {name: value for name, value in passed_on.items() if value}
+        passed_on = {b"Authorization": record.authorization, b"X-Request-ID": record.id}
+        headers = {name: value.encode("latin-1") for name, value in passed_on.items() if value}  # as they came
         body = {**asdict(sample), "home": home, "servers": self.servers}
         where = f"{home}, where responses to this prompt meet,"
         async with httpx.AsyncClient(verify=system_certificates()) as client:

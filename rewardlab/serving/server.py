@@ -19,7 +19,9 @@ import time
 from types import FrameType
 from typing import Any
 
+import httptools
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.serving.limits import Limits
@@ -146,13 +148,39 @@ def run_server(app: Any, **config: Any) -> None:
     run_until_stopped(JudgeServer(uvicorn.Config(app, log_level="info", **options), app.state.service))
 
 
+class OneProtocol(HttpToolsProtocol):
+    """HTTP/1.1 without a change to another protocol: the header Upgrade, which Java's clients send and Caddy passes on, is
+    ignored. httptools ends such a request with its header, and would take its body for another request."""
+
+    def data_received(self, data: bytes) -> None:
+        while data:
+            self._received, self._rest = data, b""
+            super().data_received(data)
+            data = self._rest
+
+    def _should_upgrade(self) -> bool:
+        return True
+
+    def handle_websocket_upgrade(self) -> None:
+        """Read the request again without its header Upgrade. uvicorn calls this when httptools has read the header."""
+        if (method := self.scope["method"]) == "CONNECT":
+            self.send_400_response("This server is no proxy.")
+            return
+        lines = [b"%b %b HTTP/%b" % (method.encode(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        error = sys.exception()
+        assert isinstance(error, httptools.HttpParserUpgrade)  # its argument is how many bytes were read
+        self._rest = b"\r\n".join([*lines, b"", self._received[error.args[0] :]])
+        self.parser = httptools.HttpRequestParser(self)
+
+
 def connection_options(limits: Limits) -> dict[str, Any]:
     """Return uvicorn's options of connections, after raising the number of open files as far as allowed: each takes one. Slow
     clients and large headers are bounded by a proxy (configs/launch/nginx.conf)."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return {"http": "httptools", "ws": "none", "backlog": BACKLOG, "timeout_keep_alive": limits.idle_seconds}
+    return {"http": OneProtocol, "ws": "none", "backlog": BACKLOG, "timeout_keep_alive": limits.idle_seconds}
 
 
 def run_until_stopped(server: uvicorn.Server) -> None:

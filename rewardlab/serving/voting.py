@@ -132,6 +132,8 @@ async def gather_bounded(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], 
                 if number % BEGUN_TOGETHER == 0:
                     await asyncio.sleep(0)
     except BaseExceptionGroup as errors:
+        errors.__traceback__ = None
+        del tasks, group  # each holds an error whose frames, this one among them, hold the request
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 

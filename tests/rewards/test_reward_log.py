@@ -230,6 +230,23 @@ def test_a_judge_that_fails_is_no_sign(caplog: pytest.LogCaptureFixture) -> None
     assert "the judge cannot be queried: refused" in caplog.text
 
 
+def test_a_log_that_cannot_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is no file in its place, it is waited for; another thing there is said."""
+    log, turns = tmp_path / "log", iter("lf")
+    log.write_bytes(b"one\n")
+
+    def replaced(seconds: float) -> None:
+        if seconds:
+            log.unlink()
+            log.symlink_to(log) if next(turns) == "l" else log.mkdir()
+
+    monkeypatch.setattr("rewardlab.rewards.reward_log.sleep", replaced)
+    lines = log_lines(log, follow=True)
+    assert next(lines) == b"one\n"
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\); expected the FILE of --reward-log"):
+        next(lines)
+
+
 def test_a_log_is_followed_to_its_next_file(tmp_path: Path) -> None:
     """Lines come as they are written, whole, in the file that was moved too, and in the one that was emptied."""
     log, seen = tmp_path / "log", list[bytes]()

@@ -56,6 +56,7 @@ def test_keys_are_read(tmp_path: Path) -> None:
     assert beta == Key.of("beta", per_minute=60, tokens_per_minute=2.0, name="b.e-t_a")
     assert keys_of(tmp_path, f"sha256:{HASH.upper()} samples_per_minute=4") == [Key.of("beta", samples_per_minute=4.0)]
     assert keys_of(tmp_path, "schlüssel name=s") == [Key.of("schlüssel", name="s")]
+    assert keys_of(tmp_path, "\ufeffalpha#1 # a comment\n#beta\n") == [Key.of("alpha#1")]
     assert LIMITS == ("per_minute", "samples_per_minute", "tokens_per_minute", "max_bytes", "weight")
 
 
@@ -64,6 +65,10 @@ def test_keys_are_read(tmp_path: Path) -> None:
     [
         ("sha256:beef", "a hash is not 64 hex digits"),
         ("SHA256:beta", "a hash is not 64 hex digits"),
+        (f"sha256:{hashlib.sha256().hexdigest()}", "a hash is of an empty key"),
+        ("name=anna weight=2", "a line begins with 'name=anna', not with a key"),
+        ("per_minute=5", "a line begins with 'per_minute=5', not with a key"),
+        ("alpha weight=inf", "a weight is infinite"),
         ("alpha per_minute=0", "a limit is not above 0"),
         ("alpha weight=nan", "a limit is not above 0"),
         ("alpha size=3 age=4", "unknown limit 'age'"),

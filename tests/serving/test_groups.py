@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import time
@@ -281,6 +282,28 @@ def test_so_many_rewards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     run_virtually(main())
 
 
+@pytest.mark.parametrize("limit", ["group_timeout", "timeout"])
+def test_an_error_holds_nothing_of_its_request(limit: str) -> None:
+    """Without a search for cycles, which a busy server does every half hour."""
+
+    def slow(prompt: tuple[Message, ...], draw: int) -> str:
+        time.sleep(0.2)
+        return "<answer>1</answer>"
+
+    limits = Limits(group_timeout=0.1) if limit == "group_timeout" else Limits(timeout=1)
+    size, number = (3, 2) if limit == "group_timeout" else (2, 8)
+    queries = [f"{CHATML.format(q='Which is held?')}{n}" for n in range(number)]
+    with running(app_of(slow, rules=GroupRules(group_size=size, joins_parts=True), limits=limits)) as url:
+        gc.collect()
+        gc.disable()
+        try:
+            answers = [httpx.post(f"{url}/get_reward", json={"query": queries}, timeout=60).status_code for _ in range(2)]
+            assert answers == [408 if limit == "group_timeout" else 504] * 2
+            assert not [one for one in gc.get_objects() if type(one) is Sample]
+        finally:
+            gc.enable()
+
+
 def test_a_server_that_stops() -> None:
     """Who waits for a group and who comes later is sent elsewhere; a full group is rewarded."""
 
@@ -301,7 +324,7 @@ def test_a_server_that_stops() -> None:
 
 
 PLAIN = load_template("plain")
-KEY, HEADERS = "team-key", {"Authorization": "Bearer team-key"}
+KEY, HEADERS = "schlüssel", {"Authorization": "Bearer schlüssel".encode()}  # with a letter beyond ASCII
 
 
 @pytest.fixture(scope="module")

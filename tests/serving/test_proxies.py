@@ -167,6 +167,18 @@ def test_a_header_without_end_is_refused(behind: Behind) -> None:
         assert client.post("/v1/judge", json=PAIR).status_code == 200
 
 
+def test_a_body_is_no_request_of_its_own(behind: Behind, caplog: pytest.LogCaptureFixture) -> None:
+    """Although the request wants to change to another protocol, as Caddy passes on: its answer would be another client's."""
+    caplog.set_level(logging.INFO, LOG.name)
+    upgrade = {"Connection": "Upgrade", "Upgrade": "h2c"}
+    hidden = "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: hidden\r\n\r\n"
+    with behind.client(headers=upgrade) as client:
+        assert client.post("/v1/judge", content=hidden, headers={"Content-Type": "application/json"}).status_code == 422
+    with behind.client() as client:
+        assert client.post("/v1/judge", json=PAIR, headers=upgrade).status_code == 200
+    assert not records(caplog, "hidden")
+
+
 def test_votes_are_streamed(behind: Behind) -> None:
     """The first is there while the second is not allowed to be drawn."""
     behind.go_on.clear()

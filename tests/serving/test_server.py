@@ -177,6 +177,40 @@ def test_as_many_samples_as_a_step_sends() -> None:
         assert all(connection.recv(100).startswith(b"HTTP/1.1 200 ") for connection in burst)
 
 
+UPGRADE = b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([b"POST / HTTP/1.1\r\n" + UPGRADE + b"Content-Length: 4\r\n\r\nGET "], [b"GET "]),
+        ([b"POST / HTTP/1.1\r\n" + UPGRADE + b"Content-Length: 4\r\n\r\n", b"GET "], [b"GET "]),
+        ([b"POST / HTTP/1.1\r\n" + UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"] * 2, [b"a", b"a"]),
+        ([b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n"] * 3, [b"-"] * 3),
+    ],
+)
+def test_another_protocol_is_not_changed_to(sent: list[bytes], said: list[bytes]) -> None:
+    """The header Upgrade is ignored; what follows is the body of the request, and no other request."""
+
+    async def echo(request: Request) -> Response:
+        return Response(await request.body() or b"-")
+
+    app = Starlette(routes=[Route("/", echo, methods=["GET", "POST"])])
+    with running(app, **connection_options(Limits())) as url:
+        for pause in (0, 0.1):
+            with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as connection:
+                for part in sent:
+                    connection.sendall(part)
+                    time.sleep(pause)
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                received = b"".join(iter(lambda: connection.recv(65536), b""))
+            bodies = [answer.partition(b"\r\n\r\n")[2] for answer in received.split(b"HTTP/1.1 ")[1:]]
+            assert bodies == [*said, b"-"]
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as connection:
+            connection.sendall(b"CONNECT localhost:1 HTTP/1.1\r\n" + UPGRADE + b"\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
 def test_names_that_are_accepted() -> None:
     """On this machine alone its own, elsewhere those that are named and its own, or any."""
     assert accepted_hosts("127.0.0.1", []) == LOOPBACK
