@@ -57,6 +57,14 @@ def command_line() -> str:
     return shlex.join(["rewardlab", *sys.argv[1:]]) if is_ours else ""
 
 
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes, 0 where ``/proc`` does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def memory_here(limits: Sequence[Path] = CONTAINER_LIMITS) -> int:
     """Return the bytes of memory that a process may have: this machine's, or fewer in a container with a limit."""
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

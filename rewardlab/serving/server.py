@@ -24,6 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rewardlab.errors import ConfigError, OutputError
+from rewardlab.processes import resident_bytes
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.middleware import LOG as REQUEST_LOG
 from rewardlab.serving.service import JudgeService
@@ -69,6 +70,7 @@ def listening_options(*, root_path: str = "", log_format: str = "text") -> dict[
 LOG = logging.getLogger("uvicorn.error")
 ANSWER_S = 5.0  # to send the last answers
 COLLECT_S, MOST_COLLECT_S = 300.0, 1800.0  # between collections of garbage while no request is answered, and at most
+GROWN_BYTES = 250_000_000  # of resident memory since the last collection, after which the next one does not wait
 BACKLOG = 16_384  # connections that wait to be accepted: trainers open one for each response at once
 
 
@@ -81,7 +83,7 @@ class JudgeServer(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._exit_at: float | None = None
-        self._collected_at = time.monotonic()
+        self._collected_at, self._resident = time.monotonic(), resident_bytes()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop. uvicorn itself would stop listening at once, and exit with the signal as its status."""
@@ -102,16 +104,18 @@ class JudgeServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
             self.should_exit = True
-        if time.monotonic() - self._collected_at > (MOST_COLLECT_S if self.server_state.tasks else COLLECT_S):
+        is_due = time.monotonic() - self._collected_at > (MOST_COLLECT_S if self.server_state.tasks else COLLECT_S)
+        if is_due or resident_bytes() - self._resident > GROWN_BYTES:
             self._collect_garbage()
         return await super().on_tick(counter)
 
     def _collect_garbage(self) -> None:
-        """Collect all garbage. With many cached answers it takes half a second, so it is done while no request waits."""
+        """Collect all garbage. With many cached answers it takes half a second, so it is done while no request waits, or where
+        the process has grown."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._collected_at = time.monotonic()
+        self._collected_at, self._resident = time.monotonic(), resident_bytes()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.queue.announce_stop()

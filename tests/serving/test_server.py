@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import os
@@ -35,7 +36,7 @@ from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import LOOPBACK, accepted_hosts
-from rewardlab.serving.server import JudgeServer, connection_options, listening_options
+from rewardlab.serving.server import GROWN_BYTES, JudgeServer, connection_options, listening_options
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
@@ -355,3 +356,18 @@ def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path
         assert process.wait(60) == 0
     finally:
         process.kill()
+
+
+def test_garbage_is_collected_where_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while requests are answered; else it waits until none is."""
+    web = app_of()
+    resident, collections = 10**9, gc.get_stats()[2]["collections"]
+    monkeypatch.setattr("rewardlab.serving.server.resident_bytes", lambda: resident)
+    server = JudgeServer(uvicorn.Config(web, log_level="error"), web.state.service)
+    server.config.load()
+    monkeypatch.setattr(server.server_state, "tasks", {object()})
+    for grown, number in ((GROWN_BYTES, 0), (1, 1), (1, 1), (GROWN_BYTES, 2)):
+        resident += grown
+        asyncio.run(server.on_tick(1))
+        assert gc.get_stats()[2]["collections"] - collections == number
+    gc.unfreeze()
