@@ -366,7 +366,11 @@ class SignsOptions:
     ] = None
     out: Annotated[
         Optional[Path],
-        typer.Option("--out", help="Folder for the metrics, which `rewardlab show` draws; a key with a name has OUT/key=NAME."),
+        typer.Option(
+            "--out",
+            help="Folder for the metrics, which `rewardlab show` draws; a key with a name has OUT/key=NAME. After an hour's "
+            "pause they go to run=2 below it.",
+        ),
     ] = None
     key: Annotated[Optional[str], typer.Option("--key", help="Read the groups of the key of this name only.")] = None
     follow: Annotated[bool, typer.Option("--follow", help="Wait for new groups until stopped.")] = False
@@ -415,6 +419,7 @@ def _write_window(window: WindowMetrics, log: Path, out: Path) -> None:
     from rewardlab.training.run.watchdog import append_event
 
     folder = out / f"key={quote(window.key, safe='')}" if window.key else out
+    folder = folder / f"run={window.run}" if window.run > 1 else folder
     if window.step == 1:
         if (folder / CONFIG).exists() and "log" not in json.loads((folder / CONFIG).read_text(encoding="utf-8"))["config"]:
             raise ConfigError(f"{folder}: holds a training run; choose another --out")

@@ -242,6 +242,7 @@ class AnswerWindow:
     sentence each."""
 
     signs: PolicySigns
+    run: int = 1
     num_windows: int = 0
     present: dict[str, str] = field(default_factory=dict)
     last: datetime | None = None  # time of a group
@@ -274,9 +275,10 @@ class AnswerWindow:
 
 @dataclass(frozen=True)
 class WindowMetrics:
-    """The metrics of window ``step`` of a run of ``key``, and its new signs with a sentence each."""
+    """The metrics of window ``step`` of a ``run`` of ``key`` (the first is 1), and its new signs with a sentence each."""
 
     key: str
+    run: int
     step: int
     judge_hash: str
     metrics: Mapping[str, float]
@@ -332,7 +334,7 @@ class LogSigns:
         self.num_groups += 1
         window = self.windows.get(group.key)
         if window is None or (window.last and group.time - window.last > PAUSE):
-            window = self.windows[group.key] = AnswerWindow(PolicySigns(LIMITS))
+            window = self.windows[group.key] = AnswerWindow(PolicySigns(LIMITS), window.run + 1 if window else 1)
         window.add(group)
         return self._read(group.key, window) if len(window.rows) >= WINDOW else None
 
@@ -350,4 +352,4 @@ class LogSigns:
         new = {name: text for name, text in seen.items() if text and name not in window.present}
         window.present = {name: text for name, text in seen.items() if text}
         self.num_signs += len(new)
-        return WindowMetrics(key, window.num_windows, window.judge_hash, metrics, new)
+        return WindowMetrics(key, window.run, window.num_windows, window.judge_hash, metrics, new)

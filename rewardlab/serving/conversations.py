@@ -12,6 +12,7 @@ from typing import Any
 from rewardlab.data.conversations import Content, Turn, joined_turns, media_beside, place_media, read_content, with_tool_calls
 from rewardlab.errors import DataError
 from rewardlab.serving.schemas import JsonObject
+from rewardlab.verdicts.formats import without_doubles
 
 # Markup of chat templates that decoders leave in texts: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
 _ROLE = r"(?:system|user|assistant|model|tool|ipython)"
@@ -177,12 +178,14 @@ def read_conversation(messages: Sequence[Mapping[str, Any]]) -> Content:
 
 def read_label(label: Any) -> JsonObject:
     """Return the fields of a label that is a JSON object, with ``media`` (image references), ``question`` or ``anchor``; {} for
-    any other label, such as a bare answer."""
+    any other label, such as a bare answer. Raise DataError for a key that appears twice."""
     if isinstance(label, str) and label.lstrip().startswith("{"):
         try:
-            label = json.loads(label)
-        except (ValueError, RecursionError):
+            label = json.loads(label, object_pairs_hook=without_doubles)
+        except (json.JSONDecodeError, RecursionError):
             return {}
+        except ValueError as error:
+            raise DataError(f"a label cannot be read: {error}") from error
     return dict(label) if isinstance(label, Mapping) else {}
 
 

@@ -17,6 +17,7 @@ from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from rewardlab.data.files import has_lone_surrogate
+from rewardlab.errors import DataError
 from rewardlab.serving.conversations import read_label
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import run_in_turn
@@ -126,7 +127,10 @@ def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
             if key in LABEL_KEYS and value.lstrip().startswith("{"):
                 _check_number(number := number + sum(map(value.count, ",[{")), limits)
                 has_surrogates = has_surrogates or "\\" in value  # an escaped backslash hides them in the body
-                stack.append((read_label(value), depth, "a label"))
+                try:
+                    stack.append((read_label(value), depth, "a label"))
+                except DataError as error:
+                    raise HTTPException(400, str(error)) from error
         elif isinstance(value, list | dict):
             if depth > limits.json_depth:
                 raise _too_deep(limits)

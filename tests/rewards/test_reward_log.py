@@ -170,8 +170,8 @@ def test_keys_apart(tmp_path: Path) -> None:
     lines += [line_of(NOVEL, later + n, key="one") for n in range(2)]
     log.write_bytes(b"".join(lines))
     assert CliRunner().invoke(cli, ["signs", str(log), "--out", str(tmp_path / "out")]).exit_code == 0
-    rows = {key: read_complete_lines(tmp_path / "out" / f"key={key}" / "metrics.jsonl") for key in ("one", "two")}
-    assert [len(rows["one"]), len(rows["two"])] == [1, 8]
+    folders = [tmp_path / "out" / name for name in ("key=one", "key=one/run=2", "key=two")]
+    assert [len(read_complete_lines(folder / "metrics.jsonl")) for folder in folders] == [8, 1, 8]
     (tmp_path / "out" / "key=two" / "run.json").write_text('{"config": {"model": "m"}}')
     with pytest.raises(ConfigError, match="holds a training run"):
         CliRunner().invoke(cli, ["signs", str(log), "--out", str(tmp_path / "out")], catch_exceptions=False)

@@ -116,6 +116,7 @@ RAW = {
     "latin-1": '{"query":"ä","documents":["a","b"]}'.encode("latin-1"),
     "cut": b'{"query":"q","documents":["a',
     "doubled key": b'{"query":"q","documents":["a","b"],"query":"r"}',
+    "label with a doubled key": b'{"query":"q","documents":["a"],"label":"{\\"query\\":1,\\"query\\":2}"}',
 }
 
 
