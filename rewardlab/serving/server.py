@@ -103,14 +103,15 @@ class JudgeServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
             self.should_exit = True
-        is_due = time.monotonic() - self._collected_at > (MOST_COLLECT_S if self.server_state.tasks else COLLECT_S)
-        if is_due or resident_bytes() - self._resident > GROWN_BYTES:
+        if time.monotonic() - self._collected_at > (MOST_COLLECT_S if self.server_state.tasks else COLLECT_S):
             self._collect_garbage()
+        elif resident_bytes() - self._resident > GROWN_BYTES:
+            gc.collect()  # of what came since then
+            self._resident = resident_bytes()
         return await super().on_tick(counter)
 
     def _collect_garbage(self) -> None:
-        """Collect all garbage. With many cached answers it takes half a second, so it is done while no request waits, or where
-        the process has grown."""
+        """Collect all garbage. With many cached answers it takes half a second, so it is done while no request waits."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
