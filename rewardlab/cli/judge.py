@@ -421,7 +421,8 @@ def _write_window(window: WindowMetrics, log: Path, out: Path) -> None:
     folder = out / f"key={quote(window.key, safe='')}" if window.key else out
     folder = folder / f"run={window.run}" if window.run > 1 else folder
     if window.step == 1:
-        if (folder / CONFIG).exists() and "log" not in json.loads((folder / CONFIG).read_text(encoding="utf-8"))["config"]:
+        before = json.loads((folder / CONFIG).read_text(encoding="utf-8")) if (folder / CONFIG).exists() else {}
+        if before and "log" not in before.get("config", {}):
             raise ConfigError(f"{folder}: holds a training run; choose another --out")
         config = {"log": str(log), "key": window.key, "signs": LIMITS.model_dump(mode="json")}
         record = {"config": config, "data": "", "versions": versions(), "commit": commit()}

@@ -88,9 +88,9 @@ def open_generative_judge(
     """Return the judge of an engine; ``judge``, ``api_key`` and ``keys`` as for :func:`open_model_judge`.
 
     ``restart_after_s``: the engine runs in a process of its own, restarted if it dies or takes more than so many seconds.
-    A local checkpoint that was trained to give the verdict alone is
-    read by probability without ``prob:`` too. Probabilities have the temperature that is stored with the checkpoint
-    (``rewardlab bench calibrate``), unless ``prob@TAU:`` names another. Raise ConfigError, CheckpointError, EndpointError.
+    A local checkpoint that was trained to give the verdict alone is read by probability without ``prob:`` too. Probabilities
+    have the temperature that is stored with the checkpoint (``rewardlab bench calibrate``), unless ``prob@TAU:`` names
+    another. Raise ConfigError, CheckpointError, EndpointError.
     """
     config = judge_config(judge, keys)
     key = api_key or os.environ.get(config.api_key_env) or "none"

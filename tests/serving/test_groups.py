@@ -261,7 +261,9 @@ def test_a_new_rollout_of_an_old_number() -> None:
         await asyncio.sleep(0.5)
         second.cancel()
         assert await first == 1
+        now = asyncio.get_running_loop().time()
         assert await buffer.join("a", 4, "rollout 4") == 2
+        assert asyncio.get_running_loop().time() == now  # at once
         assert await asyncio.gather(buffer.join("a", 2, "rollout 2"), buffer.join("a", 6, "rollout 4")) == [1, 3]
 
     run_virtually(main())

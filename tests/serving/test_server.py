@@ -370,4 +370,3 @@ def test_garbage_is_collected_where_memory_has_grown(monkeypatch: pytest.MonkeyP
         resident += grown
         asyncio.run(server.on_tick(1))
         assert gc.get_stats()[2]["collections"] - collections == number
-    gc.unfreeze()
