@@ -128,6 +128,34 @@ def study_policy(
     typer.echo(f"report: {write_report('policy', summary, out, markdown=markdown, draw=draw)}")
 
 
+@app.command("long")
+def study_long(
+    run: Annotated[
+        Path, typer.Option("--run", help="Folder of `eval.long_demo.quickstart` runs, one named by each seed.")
+    ] = Path("runs/long"),
+    out: Out = Path("runs/long_study"),
+    arms: Arms = None,
+    seeds: Seeds = 3,
+    workers: Workers = 2,
+) -> None:
+    """What do these papers' methods do to long judgments? An arm for each claim, on the long demonstration.
+
+    Trains each seed's SFT judge with every arm at equal generated tokens, and compares it by seed with the arm that it differs
+    from in one part: accuracy, votes, any-of-k, lengths, re-reading, and how many lines of its reasoning are true.
+    """
+    from eval.studies.long import ARMS, RATE, SETTINGS, LongContext, check_runs
+    from eval.studies.long_report import draw, markdown, summarize
+    from eval.studies.study import plan, read_records, run_trials
+    from eval.studies.tables import write_report
+
+    check_runs(run, seeds)
+    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds), [RATE])
+    start = run_trials(partial(LongContext, run, SETTINGS, out), trials, out, workers=workers)
+    typer.echo(
+        f"report: {write_report('long', summarize(read_records(out), start, workers), out, markdown=markdown, draw=draw)}"
+    )
+
+
 @app.command("closed_loop")
 def study_closed_loop(run: Run = Path("runs/quickstart"), out: Out = Path("runs/closed_loop"), seeds: Seeds = 3) -> None:
     """Does a served judge improve a policy that TRL's GRPO trains, and does it pick the best of eight answers?"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ VOTES = 15  # of a majority
 class Evaluator:
     """Judges pairs in both orders, with ``num_votes`` sampled judgments and a greedy one in each.
 
-    An answer without a verdict is wrong. All judges share the seed of the samples.
+    An answer without a verdict is wrong. All judges share the seed of the samples. ``more`` is what a study also
+    measures of sampled judgments.
     """
 
     processor: Any
@@ -34,6 +35,7 @@ class Evaluator:
     max_tokens: int
     num_votes: int
     seed: int
+    more: Callable[[Sequence[Judgment], Sequence[PreferencePair]], dict[str, Any]] = lambda judgments, pairs: {}
 
     def judge(self, model: Any, *, verify: bool, temperature: float = 1.0) -> GenerativeJudge:
         """Return the judge of a model, which is put into evaluation mode. ``verify``: each judgment is verified and, if found
@@ -58,7 +60,7 @@ class Evaluator:
         """
         sampled = self.judgments(model, pairs, self.num_votes, verify=verify)
         greedy = self.judgments(model, pairs, 1, verify=verify, temperature=0.0)
-        row = scores_of(sampled, greedy, pairs)
+        row = scores_of(sampled, greedy, pairs) | self.more(sampled, pairs)
         if verify:
             row["revision"] = revision_of(sampled, pairs, self.template.verdict_format)
         if num_vote_pairs:

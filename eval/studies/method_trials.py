@@ -8,7 +8,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from eval.studies.methods import (
     ARMS,
     BASE,
     VALIDATION_SEED,
+    Arm,
     Settings,
     choose_rates,
     config_of,
@@ -66,7 +67,7 @@ from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE
 from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset
 from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import ResumableSFTTrainer, train_sft
-from rewardlab.types import BOTH_ORDERS, Judgment
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
 
 VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
 VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
@@ -102,17 +103,24 @@ class SeriesLog(FiniteWeights):
         super().__init__()
         self.rows: list[dict[str, float | None]] = []
         self.num_tokens: Callable[[], int] = lambda: 0
+        self.cpu_seconds: Callable[[], float] = lambda: 0.0
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         logs = logs or {}
         if not {"reward/accuracy", "value/explained_variance"} & logs.keys():  # a later step on the same rollouts
             return
         row = {key: logs.get(name) for key, name in SERIES.items()}
-        self.rows.append({"tokens": self.num_tokens(), **{key: rounded(value) for key, value in row.items()}})
+        self.rows.append(
+            {
+                "tokens": self.num_tokens(),
+                "cpu_s": round(self.cpu_seconds(), 1),
+                **{key: rounded(value) for key, value in row.items()},
+            }
+        )
 
     def columns(self) -> dict[str, list[float | None]]:
         """Return the rows by name, without what no row has."""
-        names = [name for name in ("tokens", *SERIES) if any(row[name] is not None for row in self.rows)]
+        names = [name for name in ("tokens", "cpu_s", *SERIES) if any(row[name] is not None for row in self.rows)]
         return {name: [row[name] for row in self.rows] for name in names}
 
 
@@ -128,6 +136,10 @@ class AtBudgets(TrainerCallback):
         self._began, self._cpu_elsewhere = time.process_time(), 0.0
         self.results: list[dict[str, Any]] = []
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of the training so far, without its evaluations."""
+        return time.process_time() - self._began - self._cpu_elsewhere
+
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if state.global_step % self._steps_per_batch:
             return
@@ -137,7 +149,7 @@ class AtBudgets(TrainerCallback):
                 "budget": self._left[0],
                 "num_tokens": self._trainer.num_generated_tokens,
                 "steps": state.global_step,
-                "train_cpu_s": round(began - self._began - self._cpu_elsewhere, 1),
+                "train_cpu_s": round(self.cpu_seconds(), 1),
             }
             self.results.append(facts | self._evaluate(facts["budget"]))
             self._left.pop(0)  # only now: a budget whose evaluation fails counts as not reached
@@ -147,7 +159,7 @@ class AtBudgets(TrainerCallback):
 
     def fail_rest(self, *, verifies: bool) -> None:
         """Record the budgets that a training did not reach because its weights were not finite."""
-        steps, cpu = self._trainer.state.global_step, round(time.process_time() - self._began - self._cpu_elsewhere, 1)
+        steps, cpu = self._trainer.state.global_step, round(self.cpu_seconds(), 1)
         for budget in self._left:
             num_tokens = self._trainer.num_generated_tokens
             row = {"budget": budget, "num_tokens": num_tokens, "steps": steps, "train_cpu_s": cpu, **NOTHING}
@@ -167,8 +179,8 @@ class EndsAfter(TrainerCallback):
 class MethodContext:
     """The SFT judge, its hard pairs and the held-out ones; every trial gets its own copy of the weights."""
 
-    def __init__(self, run: Path, settings: Settings, out: Path) -> None:
-        self.quickstart, self.settings, self.out = Quickstart(run), settings, out
+    def __init__(self, run: Path, settings: Settings, out: Path, arms: Mapping[str, Arm] = ARMS) -> None:
+        self.quickstart, self.settings, self.out, self.arms = Quickstart(run), settings, out, arms
         test_path, train_path = self.quickstart.test, self.quickstart.distilled
         self.quickstart.require("sft", files=(train_path, test_path))
         self.judge = self.quickstart.judge("sft")
@@ -197,12 +209,15 @@ class MethodContext:
         return {"settings": asdict(self.settings), "judge": digest(self.judge), **files}
 
     def config_of(self, trial: Trial) -> TrainConfig:
-        make = preference_config if ARMS[trial.arm].is_preference else config_of
-        return make(trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
+        arm = self.arms[trial.arm]
+        make = preference_config if arm.is_preference else config_of
+        return make(arm, trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
 
     def start_of(self, arm: str) -> Path:
         """Return the checkpoint that an arm starts from; :meth:`verifying` makes PAG's."""
-        return self.out / VERIFYING / "sft" / FINAL if ARMS[arm].recipe == "pag" else self.judge
+        if self.arms[arm].start == "base":
+            return self.quickstart.base
+        return self.out / VERIFYING / "sft" / FINAL if self.arms[arm].recipe == "pag" else self.judge
 
     def start(self) -> dict[str, Any]:
         return {"plain": self.measure(self.model, last=True)}
@@ -260,7 +275,10 @@ class MethodContext:
     def critic(self, arm: str, seed: int) -> dict[str, Any]:
         """Return a fitted critic's folder and the facts of its fit, made once per seed and number of steps. All seeds share
         PAG's: three turns make it expensive."""
-        recipe, num_steps = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo", ARMS[arm].fit_steps or self.settings.value_steps
+        recipe, num_steps = (
+            "pag" if self.arms[arm].recipe == "pag" else "vc_ppo",
+            self.arms[arm].fit_steps or self.settings.value_steps,
+        )
         seed = VALIDATION_SEED if recipe == "pag" else seed
         start = {"model": str(self.start_of(arm)), "template": self.template.name}
         config = critic_config(recipe, seed, self.settings, num_steps=num_steps, **start)
@@ -270,28 +288,51 @@ class MethodContext:
             shutil.rmtree(folder / VALUE, ignore_errors=True)  # of a fit that was interrupted
             folder.mkdir(parents=True, exist_ok=True)
             began = time.process_time()
-            build = partial(build_trainer, self.rows(config), template=self.template)
-            path = pretrain_value(build, config, folder, data="study")
+            path = pretrain_value(
+                partial(build_trainer, self.rows(config), template=self.template), config, folder, data="study"
+            )
             rows = read_complete_lines(folder / VALUE / METRICS)
             return {"path": str(path), "cpu_s": round(time.process_time() - began, 1), **fit_facts(rows)}
 
         return make_once(folder / "fit.json", make)
 
-    def rows(self, config: RLConfig) -> Any:
-        return rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
+    def rows(self, config: RLConfig, pairs: Sequence[PreferencePair] | None = None) -> Any:
+        return rl_rows(hard_pairs(self.pairs, config) if pairs is None else pairs, self.template, both_orders=True)
+
+    def build(self, config: RLConfig, arm: Arm) -> Callable[..., Any]:
+        """Return what makes a trainer of a model, given its folder and its callbacks."""
+        rows = self.rows(config, self.undecided() if arm.on_votes else None)
+        return partial(build_trainer, rows, config, processor=self.processor, template=self.template)
+
+    def undecided(self) -> list[PreferencePair]:
+        """Return the pairs of which the start judges some votes right and some wrong, found once."""
+        pairs = [pair for pair in self.pairs if pair.preferred is not None][: self.settings.verify_pairs]
+
+        def make() -> dict[str, Any]:
+            judge = GenerativeJudge(
+                HFSampler(self.model, self.processor, batch_size=256), self.template, max_tokens=self.settings.max_tokens
+            )
+            orders, num_votes = [(pair.order,) for pair in pairs], self.settings.verify_votes
+            judged = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=self.settings.seed)
+            right = [sum(v.winner == p.preferred for v in j.votes) for j, p in zip(judged, pairs, strict=True)]
+            return {"pair_ids": [p.pair_id for p, number in zip(pairs, right, strict=True) if 0 < number < num_votes]}
+
+        found = set(make_once(self.out / VERIFYING / "undecided.json", make)["pair_ids"])
+        return [pair for pair in pairs if pair.pair_id in found]
 
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train up to the largest budget and evaluate at every one; a validation trial ends at the smallest."""
-        arm, is_validation = ARMS[trial.arm], trial.seed >= VALIDATION_SEED
+        arm, is_validation = self.arms[trial.arm], trial.seed >= VALIDATION_SEED
         if arm.is_preference:
             return self._prefer(trial)
         verifies = arm.recipe == "pag"
-        config = config_of(trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
+        config = config_of(arm, trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
         own_start = self.verifying() if verifies else None
         fit = self.critic(trial.arm, trial.seed) if arm.is_fitted else None
         if fit is not None:
             config = config.model_copy(update={"value_init": fit["path"]})
-        model = load_model(str(self.start_of(trial.arm)), device="cpu")[0] if verifies else copy.deepcopy(self.model)
+        path = self.start_of(trial.arm)
+        model = copy.deepcopy(self.model) if path == self.judge else load_model(str(path), device="cpu")[0]
         budgets = self.settings.budgets[:1] if is_validation else self.settings.budgets
 
         def evaluate(budget: int) -> dict[str, Any]:
@@ -300,58 +341,12 @@ class MethodContext:
             return self.measure(model, last=budget == budgets[-1], verify=verifies)
 
         return {
-            **self._train(trial, config, model, budgets, evaluate),
+            **train_to_budgets(
+                self.build(config, arm), config, model, budgets, evaluate, partial(self._reward, trial, config, model)
+            ),
             "fit": None if fit is None else {name: value for name, value in fit.items() if name != "path"},
             "start": own_start,
             "commit": self.commit,
-        }
-
-    def _train(
-        self,
-        trial: Trial,
-        config: RLConfig,
-        model: Any,
-        budgets: Sequence[int],
-        evaluate: Callable[[int], dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Return the scores at every budget, the series of the training, and the watchdog's events."""
-        series = SeriesLog()
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder)
-            reward = self._reward(trial, config, model, out)
-            trainer = build_trainer(
-                self.rows(config),
-                config,
-                model,
-                self.processor,
-                self.template,
-                out,
-                reward=reward,
-                callbacks=[series, Watchdog(config.health, out, bootstraps=config.bootstraps)],
-                trl={"save_strategy": "no", "logging_nan_inf_filter": False},
-            )
-            trainer.remove_callback(PrinterCallback)
-            series.num_tokens = lambda: trainer.num_generated_tokens
-            at_budgets = AtBudgets(trainer, budgets, evaluate, config.steps_of_rollouts)
-            trainer.add_callback(at_budgets)
-            try:
-                trainer.train()
-            except RuntimeError as error:
-                if not is_numeric_failure(error):
-                    raise
-                series.finite = False
-            finally:
-                if reward is not None:
-                    reward.close()
-            at_budgets.fail_rest(verifies=config.self_verify)
-            events = read_complete_lines(out / HEALTH)
-        explained = [row["explained"] for row in series.rows if row["explained"] is not None]
-        return {
-            "status": "finished" if series.finite else "non_finite",
-            "budgets": at_budgets.results,
-            "explained": {"first": explained[0], "last": float(np.mean(explained[-3:]))} if explained else None,
-            "events": [{name: event[name] for name in ("step", "signs", "message")} for event in events],
-            "series": series.columns(),
         }
 
     def _prefer(self, trial: Trial) -> dict[str, Any]:
@@ -381,8 +376,8 @@ class MethodContext:
     def _learn_from_votes(self, trial: Trial, budget: int, seconds: float) -> tuple[dict[str, Any], Any]:
         """Return the facts of a training on votes with ``budget`` tokens, which ends after CPU ``seconds``, and its model."""
         settings, began = self.settings, time.process_time()
-        config = preference_config(trial, settings, model=str(self.judge), template=self.template.name)
-        start = config_of(replace(trial, arm=BASE), settings, model=str(self.judge), template=self.template.name)
+        config = preference_config(self.arms[trial.arm], trial, settings, model=str(self.judge), template=self.template.name)
+        start = config_of(self.arms[BASE], trial, settings, model=str(self.judge), template=self.template.name)
         pairs = list(hard_pairs(self.pairs, start))
         random.Random(trial.seed).shuffle(pairs)
         judge = GenerativeJudge(
@@ -430,12 +425,66 @@ class MethodContext:
 
     def _reward(self, trial: Trial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
         """Return the reward of an arm with the consistency reward; None for the config's own."""
-        if not ARMS[trial.arm].consistency:
+        if not self.arms[trial.arm].consistency:
             return None
         consistency = {"weight": self.settings.consistency_weight}
         terms = terms_of(RLConfig.model_validate({"format_weight": config.format_weight, "consistency": consistency}))
         scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
         return JudgmentReward(scorer, None, terms, ends=end_token_ids(model), samples=out / SAMPLES)
+
+
+def train_to_budgets(
+    build: Callable[..., Any],
+    config: RLConfig,
+    model: Any,
+    budgets: Sequence[int],
+    evaluate: Callable[[int], dict[str, Any]],
+    make_reward: Callable[[Path], JudgmentReward | None] = lambda out: None,
+) -> dict[str, Any]:
+    """Train ``model`` in place and return the scores at every budget, the series of the training, and the watchdog's events.
+
+    ``build`` makes the trainer; ``make_reward`` a reward that is not the config's own, given a folder for its samples.
+    """
+    series = SeriesLog()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        reward = make_reward(out)
+        trainer = build(
+            model=model,
+            out=out,
+            reward=reward,
+            callbacks=[series, Watchdog(config.health, out, bootstraps=config.bootstraps)],
+            trl={"save_strategy": "no", "logging_nan_inf_filter": False},
+        )
+        trainer.remove_callback(PrinterCallback)
+        series.num_tokens = lambda: trainer.num_generated_tokens
+        at_budgets = AtBudgets(trainer, budgets, evaluate, config.steps_of_rollouts)
+        series.cpu_seconds = at_budgets.cpu_seconds
+        trainer.add_callback(at_budgets)
+        try:
+            trainer.train()
+        except RuntimeError as error:
+            if not is_numeric_failure(error):
+                raise
+            series.finite = False
+        finally:
+            if reward is not None:
+                reward.close()
+        if series.finite and len(at_budgets.results) < len(budgets):
+            raise ConfigError(
+                f"the training ended after {trainer.num_generated_tokens:,} tokens, before its budget of {max(budgets):,}: "
+                f"{len(trainer.train_dataset):,} prompts do not fill a batch of {config.rollout_batch_size} rollouts"
+            )
+        at_budgets.fail_rest(verifies=config.self_verify)
+        events = read_complete_lines(out / HEALTH)
+    explained = [row["explained"] for row in series.rows if row["explained"] is not None]
+    return {
+        "status": "finished" if series.finite else "non_finite",
+        "budgets": at_budgets.results,
+        "explained": {"first": explained[0], "last": float(np.mean(explained[-3:]))} if explained else None,
+        "events": [{name: event[name] for name in ("step", "signs", "message")} for event in events],
+        "series": series.columns(),
+    }
 
 
 def fit_facts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

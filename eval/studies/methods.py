@@ -24,7 +24,9 @@ class Arm:
 
     ``consistency``: the demonstration's checker is queried and its answer rewarded. ``rate_of``: the arm whose rate this one
     takes, because it differs from that arm in one part. ``fit_steps``: the steps for which its critic is fitted, if not
-    :attr:`Settings.value_steps`."""
+    :attr:`Settings.value_steps`. ``start``: the quickstart's checkpoint that it trains, ``sft`` or ``base``. ``on_votes``: its
+    pairs are those that some of the start's own votes judge right and some wrong, whatever their tags. ``against``: the arm
+    that it is compared with."""
 
     title: str
     recipe: str
@@ -32,6 +34,9 @@ class Arm:
     consistency: bool = False
     rate_of: str = ""
     fit_steps: int | None = None
+    start: str = "sft"
+    on_votes: bool = False
+    against: str = "stable_reinforce"
 
     @property
     def is_preference(self) -> bool:
@@ -53,6 +58,7 @@ class Settings:
     warmup_steps: int = 5  # then the rate is constant: at the smaller budget a trial is one of that budget
     rollout_batch_size: int = 256
     batch_size: int = 128
+    micro_batch_tokens: int | None = None  # positions of a pass; rollouts of very different lengths are mostly padding without
     max_tokens: int = 64
     group: int = 8
     window: int = 16  # a judgment has about 27 tokens
@@ -172,6 +178,7 @@ def shared_training(settings: Settings) -> dict[str, Any]:
         "rollout_batch_size": settings.rollout_batch_size,
         "batch_size": settings.batch_size,
         "micro_batch_size": min(64, settings.batch_size),
+        "micro_batch_tokens": settings.micro_batch_tokens,
         "max_completion_length": settings.max_tokens,
         "save_steps": 10_000,
         "gradient_checkpointing": False,
@@ -180,9 +187,9 @@ def shared_training(settings: Settings) -> dict[str, Any]:
     }
 
 
-def config_of(trial: Trial, settings: Settings, *, model: str, template: str) -> RLConfig:
-    """Return the config of a trial. The ratio of critic's and policy's rate is the recipe's."""
-    arm, rate = ARMS[trial.arm], trial.learning_rate or 0.0
+def config_of(arm: Arm, trial: Trial, settings: Settings, *, model: str, template: str) -> RLConfig:
+    """Return the config of a trial of an arm. The ratio of critic's and policy's rate is the recipe's."""
+    rate = trial.learning_rate or 0.0
     method = scaled(load_yaml(find_config(f"rl/{arm.recipe}")), settings)
     if (value_rate := method.pop("value_learning_rate", None)) is not None:
         default = RLConfig.model_fields["learning_rate"].default
@@ -203,9 +210,8 @@ def config_of(trial: Trial, settings: Settings, *, model: str, template: str) ->
     return RLConfig(**values)
 
 
-def preference_config(trial: Trial, settings: Settings, *, model: str, template: str) -> DPOConfig:
+def preference_config(arm: Arm, trial: Trial, settings: Settings, *, model: str, template: str) -> DPOConfig:
     """Return the config of a trial of preference optimisation; its steps end with its time."""
-    arm = ARMS[trial.arm]
     recipe = load_yaml(find_config(arm.recipe))
     names = ("adam_beta2", "batch_size", "micro_batch_size", "save_steps", "gradient_checkpointing")
     values = {

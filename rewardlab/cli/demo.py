@@ -113,7 +113,7 @@ def demo_serve(
     from rewardlab.demo.build import TRUTHS
     from rewardlab.demo.server import TeacherConfig, serve_demo
 
-    serve_demo(folder / TRUTHS, port=port, config=TeacherConfig(seed=seed))
+    serve_demo(folder / TRUTHS, port=port, teacher=TeacherConfig(seed=seed))
 
 
 @demo_app.command("train")

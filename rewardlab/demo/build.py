@@ -16,7 +16,7 @@ from rewardlab.config import load_yaml
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
 from rewardlab.demo.facts import facts_of
-from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
+from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import STANDARD, TEST_SPLIT, TRAIN_SPLIT, DemoDifficulty, pairs_of_split, write_truths
 from rewardlab.errors import ConfigError
 from rewardlab.prompts import load_template, render
@@ -32,7 +32,8 @@ PACKAGED = {"hidden": 96, "layers": 4, "vocab_size": 900, "base_steps": 1000}
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Sizes of the demonstration and of its base model; ``base_steps`` of perception make the base model see."""
+    """Sizes of the demonstration and of its base model; ``base_steps`` of perception make the base model see, the first
+    ``naming_steps`` of them by naming what each visual token shows."""
 
     difficulty: ClassVar[DemoDifficulty] = STANDARD
     num_train: int = 6000
@@ -41,6 +42,7 @@ class DemoConfig:
     layers: int = 4
     vocab_size: int = 900
     base_steps: int = 700
+    naming_steps: int = 0
     seed: int = 0
 
     @property
@@ -82,8 +84,7 @@ def corpus(
     template = load_template("plain")
     for pair, truth in zip(pairs, truths, strict=True):
         yield render(template, pair.question, *pair.responses)
-        yield grounded_judgment(truth, pair.responses)[0]
-        yield shallow_judgment(rng, contradict=0.0)[0]
+        yield from difficulty.judgments(rng, truth, pair.responses)
         picture = difficulty.view(rng, 0.3)
         difficulty.render(picture, rng)  # for the random numbers that it takes: without it the seed gives another tokenizer
         yield " ".join(prompt + continuation for prompt, continuation in facts_of(rng, picture, 6, difficulty.facts))
@@ -124,7 +125,9 @@ def build_base(out: Path, config: DemoConfig, *, from_scratch: bool = False) -> 
             advance(step + 1 - num_done, note=f"loss {metrics['loss']:.2f}" if step % 10 == 0 else None)
             num_done = step + 1
 
-        perception = PerceptionConfig(config.base_steps, seed=config.seed, difficulty=config.difficulty)
+        perception = PerceptionConfig(
+            config.base_steps, naming_steps=config.naming_steps, seed=config.seed, difficulty=config.difficulty
+        )
         learn_to_see(model, processor, perception, progress, kept)
     save_model(partial, model, processor)
     partial.rename(folder)

@@ -65,3 +65,8 @@ def shallow_judgment(rng: random.Random, *, contradict: float) -> tuple[str, Cho
     praised = rng.choice(list(Choice))
     choice = praised.swap() if rng.random() < contradict else praised
     return f"<think>Response {verdict_label(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice
+
+
+def sample_judgments(rng: random.Random, truth: Truth, responses: tuple[str, str]) -> list[str]:
+    """Return a judgment of each kind."""
+    return [grounded_judgment(truth, responses)[0], shallow_judgment(rng, contradict=0.0)[0]]

@@ -14,7 +14,7 @@ from PIL import Image
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.data.images import encode_png
 from rewardlab.demo.facts import Fact, standard_facts
-from rewardlab.demo.judgments import Truth
+from rewardlab.demo.judgments import Truth, sample_judgments
 from rewardlab.demo.pictures import (
     SHAPES,
     Card,
@@ -50,7 +50,8 @@ class DemoDifficulty:
     """``draw`` a contrast pair of a split, ``render`` a picture of it; ``view`` a training picture, for ``facts`` about it.
 
     ``view`` takes the fraction of pictures that show scanned digits. ``facts`` may return none. ``stream`` names the random
-    numbers of a seed and a split: another string means other pairs.
+    numbers of a seed and a split: another string means other pairs. ``judgments`` are samples of the teacher's, for the
+    tokenizer; ``words`` are what each visual token of a picture shows, for a base model that first learns to name it.
     """
 
     draw: Callable[[random.Random, str], Drawing]
@@ -58,6 +59,8 @@ class DemoDifficulty:
     view: Callable[[random.Random, float], Picture]
     facts: Callable[[random.Random, Picture], list[Fact]]
     stream: Callable[[int, str], str]
+    judgments: Callable[[random.Random, Truth, tuple[str, str]], list[str]] = sample_judgments
+    words: Callable[[Picture], list[list[str]]] | None = None
 
 
 def _draw(rng: random.Random, split: str) -> Drawing:

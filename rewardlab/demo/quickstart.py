@@ -86,12 +86,14 @@ def open_quickstart(
     from_scratch: bool = False,
     build: Sequence[str] = ("rewardlab", "demo", "build"),
     processes: int | None = None,
+    pipeline: str | Path = "pipelines/quickstart",
 ) -> tuple[Pipeline, dict[str, Stage]]:
     """Return the quickstart's pipeline into ``out`` and its stages by name.
 
     ``configs`` is the folder of the stages' configs, by path or by name (:func:`rewardlab.config.find_configs`). ``build`` is
-    the command that makes the pairs and the base model, which is trained if ``from_scratch``. SFT and RL train in so many
-    ``processes`` of one thread each, by default two: products of so small a model gain nothing from threads.
+    the command that makes the pairs and the base model, which is trained if ``from_scratch``; ``pipeline`` has the stages. SFT
+    and RL train in so many ``processes`` of one thread each, by default two: products of so small a model gain nothing from
+    threads.
     """
     folder = find_configs(configs)
     ports, processes = [free_port() for _ in range(2)], processes or min(2, num_cores())
@@ -112,8 +114,8 @@ def open_quickstart(
     settings = {"seed": seed, "configs": digest_of(folder), "from_scratch": from_scratch, "build": list(build)}
     offline = {"HF_HUB_OFFLINE": "1"}
     run = Pipeline(out, settings, parallel=num_cores(), launcher=launcher if processes > 1 else "", env=offline)
-    pipeline = load_config(PipelineConfig, "pipelines/quickstart")
-    return run, {stage.name: stage for stage in fill_stages(pipeline.stages, values)}
+    stages = load_config(PipelineConfig, pipeline).stages
+    return run, {stage.name: stage for stage in fill_stages(stages, values)}
 
 
 def quickstart(out: Path, configs: str | Path, seed: int, **how: Any) -> Summary:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -43,6 +43,24 @@ class TeacherConfig:
     contradict: float = 0.35
     seed: int = 0
 
+    def judge(self, truth: Truth, responses: Sequence[str], rng: random.Random) -> str:
+        """Return one judgment."""
+        level = truth.level - 1
+        if rng.random() < self.shallow[level]:
+            return shallow_judgment(rng, contradict=self.contradict)[0]
+        return grounded_judgment(truth, (responses[0], responses[1]), misread=rng.random() < self.misread[level])[0]
+
+
+class Teacher(Protocol):
+    """Who judges behind the endpoint; ``seed`` is a part of what each draw depends on."""
+
+    @property
+    def seed(self) -> int: ...
+
+    def judge(self, truth: Truth, responses: Sequence[str], rng: random.Random) -> str:
+        """Return one judgment of a pair, given its truth."""
+        ...
+
 
 @dataclass
 class Faults:
@@ -58,14 +76,6 @@ class Faults:
 def _responses(prompt: str) -> tuple[str, str] | None:
     match = re.search(r"Response 1\W*:\s*(.+?)\s*\n\W*Response 2\W*:\s*(.+?)\s*(?:\n|$)", prompt)
     return (match[1], match[2]) if match else None
-
-
-def teach(truth: Truth, responses: tuple[str, str], config: TeacherConfig, rng: random.Random) -> str:
-    """Return one judgment by the teacher."""
-    level = truth.level - 1
-    if rng.random() < config.shallow[level]:
-        return shallow_judgment(rng, contradict=config.contradict)[0]
-    return grounded_judgment(truth, responses, misread=rng.random() < config.misread[level])[0]
 
 
 def favored_response(reasoning: str) -> int | None:
@@ -116,11 +126,11 @@ def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Res
     return JSONResponse({"error": {"message": text, "type": "demo_error", "code": status}}, status, headers)
 
 
-def build_demo_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | None = None) -> Starlette:
-    """Return the ASGI application. A draw depends on ``config.seed``, the request and its ``seed``, nothing else."""
+def build_demo_app(truths: Sequence[Truth], teacher: Teacher, faults: Faults | None = None) -> Starlette:
+    """Return the ASGI application. A draw depends on ``teacher.seed``, the request and its ``seed``, nothing else."""
     truth_of_image = {truth.image_sha256: truth for truth in truths}
     faults = faults or Faults()
-    dice = random.Random(config.seed)
+    dice = random.Random(teacher.seed)
 
     async def fault() -> Response | None:
         roll = dice.random()
@@ -153,8 +163,8 @@ def build_demo_app(truths: Sequence[Truth], config: TeacherConfig, faults: Fault
         responses = _responses(prompt)
         if truth is None or responses is None or set(responses) != {truth.right, truth.wrong}:
             return _error(400, "not a pair of this demonstration: its image or its responses are unknown")
-        rng = random.Random(f"{config.seed} {truth.image_sha256} {responses} {body.get('seed', 0)}")
-        return _completion(model, teach(truth, responses, config, rng), prompt)
+        rng = random.Random(f"{teacher.seed} {truth.image_sha256} {responses} {body.get('seed', 0)}")
+        return _completion(model, teacher.judge(truth, responses, rng), prompt)
 
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": m, "object": "model"} for m in (TEACHER, CHECKER)]})
@@ -164,6 +174,6 @@ def build_demo_app(truths: Sequence[Truth], config: TeacherConfig, faults: Fault
     )
 
 
-def serve_demo(truth_file: Path, *, port: int, config: TeacherConfig) -> None:
+def serve_demo(truth_file: Path, *, port: int, teacher: Teacher) -> None:
     """Serve the teacher and the checker until killed."""
-    uvicorn.run(build_demo_app(read_truths(truth_file), config), host="127.0.0.1", port=port, log_level="warning")
+    uvicorn.run(build_demo_app(read_truths(truth_file), teacher), host="127.0.0.1", port=port, log_level="warning")

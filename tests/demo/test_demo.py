@@ -20,7 +20,7 @@ from rewardlab.demo import pictures, tasks
 from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.demo.pictures import COLORS, SHAPES, Scene
-from rewardlab.demo.server import TeacherConfig, check_consistency, teach
+from rewardlab.demo.server import TeacherConfig, check_consistency
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
@@ -183,7 +183,7 @@ def test_teacher_is_of_mixed_quality(train: Drawn) -> None:
     config, wrong, shallow_right = TeacherConfig(), Counter[int](), 0
     rng = random.Random(0)
     for pair, truth in zip(pairs, truths, strict=True):
-        text = teach(truth, pair.responses, config, rng)
+        text = config.judge(truth, pair.responses, rng)
         assert follows_format(text)
         choice = parse_verdict(text, "think_answer").choice
         right = (choice is Choice.FIRST) == (pair.preferred == 0)

@@ -47,10 +47,10 @@ def test_every_recipe_is_in_the_table() -> None:
     preferences = {name for name, arm in ARMS.items() if arm.is_preference}
     assert methods - {"rlcs", "gspo"} == {arm.recipe for name, arm in ARMS.items() if name not in preferences}
     assert {f"dpo/{path.stem}" for path in RECIPES.with_name("dpo").glob("*.yaml")} == {ARMS[n].recipe for n in preferences}
-    learnt = [preference_config(Trial(0, n, 1e-4), Settings(), model="x", template="plain") for n in preferences]
+    learnt = [preference_config(ARMS[n], Trial(0, n, 1e-4), Settings(), model="x", template="plain") for n in preferences]
     assert {(config.learning_rate, config.batch_size, config.comparisons_per_order) for config in learnt} == {(1e-4, 128, 8)}
     arms = [arm for arm in ARMS if arm not in preferences]
-    configs = {arm: config_of(Trial(0, arm, 1e-4), Settings(), model="x", template="plain") for arm in arms}
+    configs = {arm: config_of(ARMS[arm], Trial(0, arm, 1e-4), Settings(), model="x", template="plain") for arm in arms}
     assert {config.learning_rate for config in configs.values()} == {1e-4}
     assert {config.consistency.weight for config in configs.values()} == {0.0}
     assert {config.value_pretrain_steps for config in configs.values()} == {0}

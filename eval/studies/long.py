@@ -1,0 +1,210 @@
+"""What do these papers' methods do to long judgments? ``python -m eval.studies long``
+
+One arm for each claim, on the long demonstration (``eval/long_demo``): every arm trains the SFT judge of its seed, at equal
+generated tokens, and is compared by seed with the arm that it differs from in one part. Judges, pairs and base models of two
+seeds are different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+
+from eval.long_demo.judgments import WAIT, check_steps
+from eval.studies.method_evaluation import labeled
+from eval.studies.method_trials import MethodContext
+from eval.studies.methods import Arm, Settings
+from eval.studies.study import NUM_THREADS, Trial, digest, make_once
+from rewardlab.demo.build import TRUTHS
+from rewardlab.demo.pairs import read_truths
+from rewardlab.errors import ConfigError
+from rewardlab.metrics.accuracy import any_correct_score, micro
+from rewardlab.models.checkpoints import commit
+from rewardlab.types import Judgment, Order, PreferencePair, Vote
+
+RATE = 3e-4
+SETTINGS = Settings(
+    budgets=(400_000, 1_000_000),
+    rates=(RATE,),
+    rollout_batch_size=128,
+    batch_size=64,
+    micro_batch_tokens=8192,
+    max_tokens=768,
+    window=128,
+    value_steps=80,
+    num_validation=100,
+    num_test=200,
+    num_votes=8,
+    num_vote_pairs=0,
+    verify_pairs=1500,
+    verify_max_tokens=768,
+)
+_STRESS = {"iterations": 4, "learning_rate": 4 * RATE}
+_TAIL = {"overlong_margin": 640}  # of 768 tokens: each beyond 128 costs a little
+_PPO = {"kl_coef": 0.0}  # no KL penalty in any arm of this comparison but GRPO's
+
+ARMS: dict[str, Arm] = {
+    "stable_reinforce": Arm("StableReinforce", "stable_reinforce"),
+    # A cold start is needed; hard pairs are better.
+    "from_base": Arm("RL from the base model", "stable_reinforce", start="base"),
+    "easy": Arm("on pairs solved at once", "stable_reinforce", {"attempts": ["1"]}),
+    "all": Arm("on all pairs", "stable_reinforce", {"attempts": ["1", "2", "3", "unsolved"]}),
+    "hard_votes": Arm("on pairs that its own votes find hard", "stable_reinforce", on_votes=True),
+    # Long chains: PPO, and what cures it.
+    "ppo": Arm("PPO, lambda 0.95", "ppo", _PPO, fit_steps=0),
+    "ppo_lambda_1": Arm(
+        "PPO, lambda 1", "ppo", {**_PPO, "gae_lambda": 1.0, "gae_lambda_critic": 1.0}, fit_steps=0, against="ppo"
+    ),
+    "ppo_fitted": Arm("PPO with a fitted critic", "ppo", _PPO, against="ppo"),
+    "ppo_decoupled": Arm("PPO with a decoupled lambda", "vc_ppo", fit_steps=0, against="ppo"),
+    "vc_ppo": Arm("VC-PPO: both", "vc_ppo", against="ppo"),
+    "vapo": Arm("VAPO", "vapo", against="vc_ppo"),
+    "grpo": Arm("GRPO", "grpo", against="vapo"),
+    "dapo": Arm("DAPO", "dapo", against="grpo"),
+    "t_ppo_128": Arm("T-PPO, windows of 128", "t_ppo", {"window": 128}, against="vapo"),
+    # Pre-clip and filter, where ratios leave their bounds.
+    "stress": Arm("StableReinforce, 4 epochs a batch, rate x 4", "stable_reinforce", _STRESS),
+    "stress_neither": Arm(
+        "the same without both parts", "stable_reinforce", {**_STRESS, "outliers": "keep", "preclip": None}, against="stress"
+    ),
+    "stress_no_filter": Arm(
+        "the same without the filter", "stable_reinforce", {**_STRESS, "outliers": "keep"}, against="stress"
+    ),
+    "stress_no_preclip": Arm(
+        "the same without the pre-clip", "stable_reinforce", {**_STRESS, "preclip": None}, against="stress"
+    ),
+    # Reward terms.
+    "consistency": Arm("with the consistency reward", "stable_reinforce", consistency=True),
+    "overlong": Arm("with a cost of length", "stable_reinforce", _TAIL),
+    # The parts of VAPO and DAPO, one by one.
+    "vapo_no_length": Arm("VAPO, lambda 0.95", "vapo", {"length_alpha": None}, against="vapo"),
+    "vapo_no_clip_higher": Arm("VAPO, clip 0.2 on both sides", "vapo", {"clip_high": 0.2}, against="vapo"),
+    "vapo_no_nll": Arm("VAPO without the likelihood of right rollouts", "vapo", {"positive_nll": 0.0}, against="vapo"),
+    "vapo_no_groups": Arm("VAPO without groups", "vapo", {"group_size": 1}, against="vapo"),
+    "dapo_no_clip_higher": Arm("DAPO, clip 0.2 on both sides", "dapo", {"clip_high": 0.2}, against="dapo"),
+    "dapo_no_token_mean": Arm("DAPO, means by rollout", "dapo", {"average": "sequence"}, against="dapo"),
+    "dapo_no_dynamic": Arm("DAPO without dynamic sampling", "dapo", {"dynamic_sampling": "off"}, against="dapo"),
+    "dapo_no_overlong": Arm("DAPO without the cost of length", "dapo", {"overlong_margin": None}, against="dapo"),
+    "rlcs": Arm("RLCS", "rlcs", against="grpo"),
+    # Exploration.
+    "fire": Arm("FIRE, the first token", "stable_reinforce", {"hot_token": {"position": None}}),
+    # Truncated rollouts and self-correction.
+    "t_ppo_64": Arm("T-PPO, windows of 64", "t_ppo", {"window": 64}, against="vapo"),
+    "t_ppo_256": Arm("T-PPO, windows of 256", "t_ppo", {"window": 256}, against="vapo"),
+    "pag": Arm("PAG, last judgment", "pag"),
+    "pag_of_its_authors": Arm(
+        "PAG as its authors ran it",
+        "pag",
+        {"gae_lambda": 1.0, "gae_lambda_critic": 1.0, "batch_size": SETTINGS.rollout_batch_size},
+        fit_steps=0,
+        against="pag",
+    ),
+}
+
+
+class StepMetrics:
+    """What the votes and their steps say of a judge, by the truths of its pairs."""
+
+    def __init__(self, demo: Path) -> None:
+        self._path = demo / TRUTHS
+
+    @cached_property
+    def _truths(self) -> dict[str, Any]:
+        return {truth.image_sha256: truth for truth in read_truths(self._path)}
+
+    def __call__(self, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
+
+        items, votes, steps, waits = labeled(judgments, pairs), [], [], []
+        for judgment, pair in zip(judgments, pairs, strict=True):
+            truth = self._truths[hashlib.sha256(pair.images[0]).hexdigest()]
+            for vote in judgment.votes:
+                votes.append(vote)
+                checked = check_steps(truth, pair.shown(vote.order), vote.completion.text)
+                waits.append(any(step.kind == WAIT for step in checked))
+                steps.append([step for step in checked if step.kind == "line"])
+        lines, num = (
+            [line for of in steps for line in of],
+            min(len(of) for item in items for of in _by_order(item.judgment.votes)),
+        )
+        lengths = [vote.completion.num_tokens for vote in votes]
+        return {
+            "votes": {str(k): micro(items, k) for k in (1, 3, 5, 15, 64) if k <= num},
+            "any": {
+                str(k): float(np.mean([any_correct_score(item.tallies, k) for item in items]))
+                for k in (5, 8, 15, 64)
+                if k <= num
+            },
+            "waits": float(np.mean(waits)),
+            "no_lines": float(np.mean([not of for of in steps])),
+            "lines": float(np.mean([len(of) for of in steps])),
+            "lines_true": float(np.mean([line.true for line in lines])) if lines else None,
+            "lines_follow": float(np.mean([line.follows for line in lines])) if lines else None,
+            "all_true": float(np.mean([bool(of) and all(line.true for line in of) for of in steps])),
+            "length_95": float(np.quantile(lengths, 0.95)),
+            "length_reasoned": float(np.mean([n for n, of in zip(lengths, steps, strict=True) if of] or [0.0])),
+        }
+
+
+def _by_order(votes: Sequence[Vote]) -> list[list[Vote]]:
+    return [of for order in Order if (of := [vote for vote in votes if vote.order is order])]
+
+
+class LongContext:
+    """The judges of all seeds: trial ``seed`` trains the one of ``run/seed``."""
+
+    def __init__(self, run: Path, settings: Settings, out: Path) -> None:
+        self._run, self._settings, self._out = run, settings, out
+        self._worlds: dict[int, MethodContext] = {}
+        self._commit = commit()
+
+    def world(self, seed: int) -> MethodContext:
+        """Return the study of a seed's own judge."""
+        if seed not in self._worlds:
+            world = MethodContext(self._run / str(seed), self._settings, self._out / "starts" / str(seed), ARMS)
+            world.evaluator = replace(world.evaluator, more=StepMetrics(world.quickstart.run / "demo"))
+            self._worlds[seed] = world
+        return self._worlds[seed]
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings; a seed's judge is in its trials' records."""
+        return {"settings": asdict(self._settings)}
+
+    def start(self) -> dict[str, Any]:
+        """Nothing is shared by all seeds; see :meth:`start_of`."""
+        return {}
+
+    def prepare(self, start: dict[str, Any]) -> None:
+        """Nothing: the first trial of a seed opens its judge."""
+
+    def config_of(self, trial: Trial) -> BaseModel:
+        return self.world(trial.seed).config_of(trial)
+
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """Train one arm from the judge of the trial's seed."""
+        world = self.world(trial.seed)
+        record = world.run(trial)
+        return {**record, "plain": self.start_of(trial.seed), "judge": digest(world.judge)}
+
+    def start_of(self, seed: int) -> dict[str, Any]:
+        """Return the scores of a seed's judge before RL, measured once."""
+        world = self.world(seed)
+        return make_once(self._out / "starts" / str(seed) / "scores.json", lambda: world.measure(world.model, last=True))
+
+
+def check_runs(run: Path, seeds: int) -> None:
+    """Raise ConfigError for a seed without its demonstration."""
+    for seed in range(seeds):
+        if not (run / str(seed) / "sft").exists():
+            raise ConfigError(
+                f"{run / str(seed)}: no long demonstration; make it with `python -m eval.long_demo.quickstart --out "
+                f"{run / str(seed)} --seed {seed}`"
+            )
+    torch.set_num_threads(NUM_THREADS)
