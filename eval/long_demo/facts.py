@@ -1,4 +1,7 @@
-"""Facts about sheets, in the words of judgments: what each line says, and runs from some state on with two claims to check."""
+"""Facts about sheets, in the words of judgments: what each line says, and runs with two claims about each state to check.
+
+A sheet does not show what is asked of it, so a fact begins with the question, as a judge's prompt does.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ def facts_of_sheet(rng: random.Random, sheet: Picture) -> list[Fact]:
     assert isinstance(sheet, Sheet)
     task = TASKS[sheet.task]
     if rng.random() < SHARE_READ:
-        return [(line.label, f" {task.read(line)}.") for line in rng.sample(sheet.lines, len(sheet.lines))]
+        return [(f"Question: {task.question}\n", "")] + [
+            (line.label, f" {task.read(line)}.") for line in rng.sample(sheet.lines, len(sheet.lines))
+        ]
     first = 0 if rng.random() < SHARE_WHOLE else rng.randrange(len(sheet.lines))
     lines = sheet.lines[first:]
     before, *after = [task.start, *sheet.states()][first:]
     claims = [[words_of(_claim(rng, state)) for state in after] for _ in range(2)]
-    solutions = [", ".join(f"{line.label} {claim}" for line, claim in zip(lines, of, strict=True)) for of in claims]
-    facts: list[Fact] = [(f"Response 1: {solutions[0]}. Response 2: {solutions[1]}. {words_of(before)}.", "")]
+    one, two = (", ".join(f"{line.label} {claim}" for line, claim in zip(lines, of, strict=True)) for of in claims)
+    start = "" if first == 0 else f"{words_of(before)}."
+    facts: list[Fact] = [(f"Question: {task.question}\nResponse 1: {one}.\nResponse 2: {two}.\n{start}", "")]
     for line, state, *both in zip(lines, after, *claims, strict=True):
         text = line_text(task.read(line), line, before, state, (both[0], both[1]))
         facts.append((line.label, text.removeprefix(line.label)))

@@ -187,14 +187,14 @@ def _draw_sign(draw: ImageDraw.ImageDraw, sign: str, x: float, y: float) -> None
 
 
 def render_sheet(sheet: Sheet, rng: random.Random) -> Image.Image:
-    """Draw a sheet; paper, sizes and places within a cell vary with ``rng``, what is written does not."""
+    """Draw a sheet; paper, sizes, slants and places within a cell vary with ``rng``, what is written does not."""
     image = Image.new("RGB", (SIDE * CELL_PX, SIDE * CELL_PX), tuple(rng.randint(225, 255) for _ in range(3)))
     draw = ImageDraw.Draw(image)
     for line in sheet.lines:
         top, left = (CELL_PX * place for place in divmod(line.cell, SIDE))
         draw.rectangle([left, top, left + 3, top + CELL_PX - 1], fill=TABS[line.cell])
         _draw_sign(draw, line.sign, left + 8 + rng.uniform(-0.5, 0.5), top + 14 + rng.uniform(-2, 2))
-        size = rng.randint(15, 16)
-        ink = enlarged_scan(line.scan, size)
+        size = rng.randint(14, 16)
+        ink = enlarged_scan(line.scan, size).rotate(rng.uniform(-10, 10), Image.Resampling.BILINEAR)
         image.paste(INK, (left + 12 + rng.randint(0, 16 - size), top + rng.randint(3, CELL_PX - 3 - size)), mask=ink)
     return image
