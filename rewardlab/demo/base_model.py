@@ -309,9 +309,9 @@ def _name(
     inputs = processor.image_processor(images, return_tensors="pt")
     tokens = torch.cat(tuple(model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output))
     logprobs = model.lm_head(model.model.language_model.norm(tokens)).log_softmax(-1)
-    shown = [words for picture in pictures for words in difficulty.words(picture)]
-    first = [(n, words[0]) for n, words in enumerate(shown) if words]
-    places, words = zip(*((n, word) for n, of in enumerate(shown) for word in of), strict=True)
+    labels = [words for picture in pictures for words in difficulty.words(picture)]
+    first = [(n, words[0]) for n, words in enumerate(labels) if words]
+    places, words = zip(*((n, word) for n, of in enumerate(labels) for word in of), strict=True)
     loss = -logprobs[list(places), _first_tokens(processor, words)].mean()
     loss.backward()
     vocabulary = _first_tokens(processor, sorted({word for _, word in first}))

@@ -152,7 +152,7 @@ def test_a_process_that_dies_is_an_error() -> None:
     held = MathVerifier(num_workers=1)
     problem = Problem(Domain.MATH, "?", "x+1", Contract.BOXED)
     assert held.compare(problem, "1+x").score == 1
-    worker = held._free.queue[0]
+    worker = held._workers._free.queue[0]
     assert worker is not None
     os.kill(worker._process.pid, signal.SIGKILL)
     worker._process.wait()
@@ -175,7 +175,7 @@ def test_closed_and_used_again() -> None:
     held = MathVerifier(num_workers=1)
     problem = Problem(Domain.MATH, "?", "x+1", Contract.BOXED)
     assert held.compare(problem, "1+x").score == 1
-    worker = held._free.queue[0]
+    worker = held._workers._free.queue[0]
     assert worker is not None
     held.close()
     assert worker._process.poll() is not None

@@ -8,19 +8,14 @@ one expression without prose, of a kind the truth asks for, gets that far.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import queue
 import re
-import select
-import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import IO
 
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, parse_number, terminates
 from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, Verification
+from rewardlab.rewards.verifiable.workers import WorkerPool
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
 MAX_CHARS = 512
@@ -110,10 +105,8 @@ class MathVerifier:
     killed if a comparison takes longer than ``timeout_s`` (TIMEOUT) or kills them, as by the memory limit (ERROR)."""
 
     def __init__(self, *, timeout_s: float = 5.0, num_workers: int = 2) -> None:
-        self.timeout_s, self._num_workers = timeout_s, num_workers
-        self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
-        for _ in range(num_workers):
-            self._free.put(None)
+        self.timeout_s = timeout_s
+        self._workers = WorkerPool([sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))], num_workers)
 
     def compare(self, problem: Problem, answer: str) -> Verification:
         r"""Return 1 if the answer equals the truth (sets, intervals, equations, expressions), else 0 with the reason. A numeric
@@ -129,72 +122,18 @@ class MathVerifier:
         return Verification(float(same and status is AnswerStatus.OK), status, answer)
 
     def _compare(self, truth: str, answer: str) -> tuple[AnswerStatus, bool]:
-        worker = self._free.get()
-        answered = False
+        job = {"truth": truth, "answer": answer, "timeout_s": self.timeout_s}
         try:
-            worker = worker or _Worker()
-            reply = worker.compare(truth, answer, self.timeout_s)
-            answered = True
+            reply = self._workers.ask(job, self.timeout_s)
             return AnswerStatus(str(reply["status"])), bool(reply["same"])
         except TimeoutError:
             return AnswerStatus.TIMEOUT, False
         except (OSError, ValueError):
             return AnswerStatus.ERROR, False
-        finally:  # a process that did not answer must not hand its late reply to the next caller
-            if worker is not None and not answered:
-                worker.kill()
-            self._free.put(worker if answered else None)
 
     def close(self) -> None:
         """End the processes; a later comparison starts new ones."""
-        workers = [self._free.get() for _ in range(self._num_workers)]
-        for worker in workers:
-            if worker is not None:
-                worker.kill()
-            self._free.put(None)
-
-
-class _Worker:
-    """One process that reads a JSON line and answers with one."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))]  # it needs nothing of this package
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            self._line(60.0)  # it answers once when it has loaded, which is not the first answer's fault
-        except BaseException:
-            self.kill()
-            raise
-
-    def compare(self, truth: str, answer: str, timeout_s: float) -> dict[str, object]:
-        line = json.dumps({"truth": truth, "answer": answer, "timeout_s": timeout_s})
-        self._pipe(self._process.stdin).write(line.encode() + b"\n")
-        self._pipe(self._process.stdin).flush()
-        return dict(json.loads(self._line(timeout_s)))
-
-    def _line(self, timeout_s: float) -> bytes:
-        """Return one line of the process. Raise TimeoutError, or BrokenPipeError where the process is gone."""
-        out = self._pipe(self._process.stdout)
-        if not select.select([out], [], [], timeout_s)[0]:
-            raise TimeoutError
-        line = out.readline()
-        if not line.endswith(b"\n"):
-            raise BrokenPipeError("the math worker ended")
-        return line
-
-    @staticmethod
-    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-        assert pipe is not None
-        return pipe
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # what was still to be sent has no reader
-                self._pipe(pipe).close()
+        self._workers.close()
 
 
 def all_verifiers(math: MathVerifier) -> dict[str, Compare]:

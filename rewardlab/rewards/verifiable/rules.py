@@ -32,6 +32,7 @@ class Domain(StrEnum):
     OCR = "ocr"
     GROUNDING = "grounding"
     COUNT = "count"
+    CODE = "code"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,154 @@
+"""Does a program pass its tests? It runs in a child process that can do nothing but compute (:mod:`.code_worker`).
+
+A test is a case of input and expected output, or an assertion ``assert f(2) == 4``, of which the child is given ``f(2)``
+alone. The comparison takes place here: a program that patches ``==``, exits early or prints what a test runner would print
+earns nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.rewards.verifiable.extraction import AnswerStatus
+from rewardlab.rewards.verifiable.rules import Problem, Verification
+from rewardlab.rewards.verifiable.workers import WorkerPool
+
+MAX_CASES = 100
+REPLY_S = 5.0  # more than a case's own limit, for the process that starts and kills it
+_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(?P<program>.*?)\n?```", re.DOTALL)
+_STATUSES = {
+    "unreadable": AnswerStatus.UNREADABLE,
+    "timeout": AnswerStatus.TIMEOUT,
+    "error": AnswerStatus.ERROR,
+    "unconfined": AnswerStatus.ERROR,
+}
+
+
+@dataclass(frozen=True)
+class CodeTest:
+    """What a program is given, and what it must return: the value of ``expression``, or, with None, what it prints for
+    ``stdin``."""
+
+    expression: str | None
+    stdin: str
+    expected: Any
+
+
+def parse_tests(text: str) -> list[CodeTest]:
+    """Return the cases of a truth: a JSON list of [stdin, stdout], or lines ``assert EXPRESSION == LITERAL``. Raise ValueError
+    for another form, for a literal that JSON does not have, and for none or more than :data:`MAX_CASES` cases."""
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        cases = _assertions(text)
+    else:
+        is_list = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 2 for row in rows)
+        if not is_list or not all(isinstance(part, str) for row in rows for part in row):
+            raise ValueError("tests as JSON are a list of [stdin, stdout], two strings each")
+        cases = [CodeTest(None, given, expected) for given, expected in rows]
+    if not 0 < len(cases) <= MAX_CASES:
+        raise ValueError(f"{len(cases):,} tests; expected 1 to {MAX_CASES}")
+    return cases
+
+
+def _assertions(text: str) -> list[CodeTest]:
+    cases = []
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError as error:
+        raise ValueError(f"tests are no JSON and no Python: {error}") from error
+    for statement in statements:
+        test = statement.test if isinstance(statement, ast.Assert) else None
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+            raise ValueError(f"a test reads `assert f(2) == 4`, not `{ast.unparse(statement)[:80]}`")
+        try:
+            expected = json.loads(json.dumps(ast.literal_eval(test.comparators[0]), allow_nan=False))
+        except TypeError as error:
+            raise ValueError(f"`{ast.unparse(statement)[:80]}`: {error}") from error
+        cases.append(CodeTest(ast.unparse(test.left), "", expected))
+    return cases
+
+
+def program_of(answer: str) -> str:
+    """Return the program of an answer: the content of its one fence, or all of it without one."""
+    fenced = _FENCED.fullmatch(answer.strip())
+    return fenced["program"] if fenced else answer
+
+
+def equal_values(value: Any, expected: Any) -> bool:
+    """Return whether two JSON values are equal, where true is not 1 and 1 is 1.0."""
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(equal_values, value, expected))
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(equal_values(value[key], expected[key]) for key in expected)
+    return isinstance(value, bool) == isinstance(expected, bool) and bool(value == expected)
+
+
+def printed_lines(printed: str) -> list[str]:
+    """Return the lines of an output without blanks at their ends and without empty lines at the end."""
+    return [line.rstrip() for line in printed.rstrip().splitlines()]
+
+
+class CodeVerifier:
+    """Runs programs, for any number of threads, in ``num_workers`` processes; each case has ``timeout_s`` seconds. Needs Linux
+    on x86_64 or aarch64: elsewhere every program is an ERROR, and :meth:`check` says why."""
+
+    def __init__(self, *, timeout_s: float = 2.0, num_workers: int = 2) -> None:
+        self.timeout_s = timeout_s
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("code_worker.py"))]
+        self._workers = WorkerPool(command, num_workers)
+
+    def compare(self, problem: Problem, answer: str) -> Verification:
+        """Return 1 if a program passes every test of the truth, else 0. An exception within it is a wrong answer. A program
+        that is not Python is UNREADABLE, one that takes too long TIMEOUT, one that exceeds its memory or dies ERROR."""
+        program = program_of(answer)
+        for case in parse_tests(problem.truth):
+            reply = self._run(program, case)
+            if (status := _STATUSES.get(str(reply.get("status")))) is not None:
+                return Verification(0.0, status, answer)
+            if not _passes(reply, case):
+                return Verification(0.0, AnswerStatus.OK, answer)
+        return Verification(1.0, AnswerStatus.OK, answer)
+
+    def check(self) -> None:
+        """Raise ValueError if this machine cannot confine a program."""
+        reply = self._run("", CodeTest("1", "", 1))
+        if reply.get("status") != "ok":
+            raise ValueError(
+                "programs cannot be run safely here: the filter of system calls needs Linux (seccomp) on x86_64 or aarch64; "
+                "leave out the pairs of category code"
+            )
+
+    def _run(self, program: str, case: CodeTest) -> dict[str, Any]:
+        job = {"program": program, "stdin": case.stdin, "timeout_s": self.timeout_s}
+        if case.expression is not None:
+            job["expression"] = case.expression
+        try:
+            return self._workers.ask(job, self.timeout_s + REPLY_S)
+        except TimeoutError:
+            return {"status": "timeout"}
+        except (OSError, ValueError):
+            return {"status": "error"}
+
+    def close(self) -> None:
+        """End the processes; a later comparison starts new ones."""
+        self._workers.close()
+
+
+def _passes(reply: dict[str, Any], case: CodeTest) -> bool:
+    """Return whether a reply, which the program may have written itself, is what the case expects."""
+    answer = reply.get("printed" if case.expression is None else "value")
+    if reply.get("status") != "ok" or not isinstance(answer, str):
+        return False
+    if case.expression is None:
+        return printed_lines(answer) == printed_lines(case.expected)
+    try:
+        return equal_values(json.loads(answer), case.expected)
+    except ValueError:  # longer than an answer may be
+        return False

@@ -1,0 +1,138 @@
+"""Programs against their tests, in the real processes: right and wrong ones, and those that try to leave or to cheat."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rewardlab.rewards.verifiable.code import CodeVerifier, equal_values, parse_tests, program_of
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
+from rewardlab.rewards.verifiable.rules import Domain, Problem
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="needs seccomp"
+)
+DOUBLE = Problem(Domain.CODE, "Double it.", "assert double(3) == 6\nassert double('ab') == 'abab'", Contract.ANSWER)
+ECHO = Problem(Domain.CODE, "Add one.", '[["4", "5\\n"], ["-1", "0"]]', Contract.ANSWER)
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[CodeVerifier]:
+    made = CodeVerifier(timeout_s=1.0)
+    made.check()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("problem", "program", "score", "status"),
+    [
+        (DOUBLE, "def double(x): return x * 2", 1, "ok"),
+        (DOUBLE, "```python\ndef double(x):\n    return x + x\n```", 1, "ok"),
+        (DOUBLE, "def double(x): return x ** 2 if x == 2 else x + 3", 0, "ok"),
+        (DOUBLE, "def double(x): raise ValueError", 0, "ok"),
+        (DOUBLE, "def double(x: return", 0, "unreadable"),
+        (DOUBLE, "double = 7", 0, "ok"),
+        (ECHO, "print(int(input()) + 1)", 1, "ok"),
+        (ECHO, "import math\nprint(int(input()) + math.floor(1.5), end='   \\n\\n')", 1, "ok"),
+        (ECHO, "print(5)", 0, "ok"),
+        (ECHO, "while True: pass", 0, "timeout"),
+        (ECHO, "x = [0] * 10**10", 0, "error"),
+    ],
+)
+def test_programs(verifier: CodeVerifier, problem: Problem, program: str, score: float, status: str) -> None:
+    result = verifier.compare(problem, program)
+    assert (result.score, result.status) == (score, AnswerStatus(status))
+
+
+CHEATS = {
+    "an object that equals everything": "class E:\n    def __eq__(self, other): return True\ndef double(x): return E()",
+    "an early exit": "import os\nos._exit(0)",
+    "a clean exit": "raise SystemExit(0)",
+    "the runner's own words": 'import os\nos.write(1, b\'{"status": "ok", "value": true}\')\nos._exit(0)',
+    "a patched json": "import json\njson.dumps = lambda *a, **k: '6'\ndef double(x): return 0",
+    "a patched eval": "import builtins\nbuiltins.eval = lambda *a: 6\ndef double(x): return 0",
+    "true for one": "def double(x): return True",
+}
+
+
+@pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS)
+def test_what_does_not_compute_the_answer_earns_nothing(verifier: CodeVerifier, program: str) -> None:
+    assert verifier.compare(DOUBLE, program).score == 0
+    assert verifier.compare(Problem(Domain.CODE, "", "assert double(1) == 1", Contract.ANSWER), program).score == 0
+
+
+def test_a_program_reaches_nothing(verifier: CodeVerifier, tmp_path: Path) -> None:
+    """Each attempt prints "out" if it succeeds: files, sockets, processes, signals, other modules' doors, and this process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        attempts = {
+            "reads a file": "open('/etc/passwd').read()",
+            "writes a file": f"open({str(tmp_path / 'written')!r}, 'w').write('x')",
+            "makes a folder": f"__import__('os').mkdir({str(tmp_path / 'made')!r})",
+            "lists a folder": "__import__('os').listdir('/')",
+            "reads the parent's memory": "open('/proc/%d/maps' % __import__('os').getppid()).read()",
+            "forks": "__import__('os').fork()",
+            "starts a program": "__import__('os').execv('/bin/true', ['true'])",
+            "starts a thread": "__import__('_thread').start_new_thread(print, ())",
+            "kills": f"__import__('os').kill({os.getpid()}, 0)",
+            "connects": f"__import__('_socket').socket().connect(('127.0.0.1', {port}))",
+            "raises its limits": "__import__('resource').setrlimit(0, (-1, -1))",
+            "traces": "assert __import__('ctypes').CDLL(None).ptrace(16, 1, 0, 0) == 0",
+            "reads the jobs of others": "assert __import__('os').read(0, 10)",
+        }
+        for name, attempt in attempts.items():
+            case = Problem(Domain.CODE, "", '[["", "out"]]', Contract.ANSWER)
+            assert verifier.compare(case, f"{attempt}\nprint('out')").score == 0, name
+    assert list(tmp_path.iterdir()) == []
+    assert verifier.compare(Problem(Domain.CODE, "", '[["", "out"]]', Contract.ANSWER), "print('out')").score == 1
+
+
+def test_by_many_threads(verifier: CodeVerifier) -> None:
+    """Endless programs and right ones side by side: each gets its own verdict, and nobody waits longer than the limits say."""
+    started = time.monotonic()
+    programs = ["while True: pass" if n % 8 == 0 else f"print(int(input()) + {1 + n % 2})" for n in range(32)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda program: verifier.compare(ECHO, program), programs))
+    expected = [AnswerStatus.TIMEOUT if n % 8 == 0 else AnswerStatus.OK for n in range(32)]
+    assert [result.status for result in results] == expected
+    assert [result.score for result in results] == [float(n % 2 == 0 and n % 8 != 0) for n in range(32)]
+    assert time.monotonic() - started < 30
+    assert threading.active_count() < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "0 tests"),
+        ("[]", "0 tests"),
+        ("[[1, 2]]", "two strings each"),
+        ("assert f(2) > 1", "a test reads"),
+        ("import os", "a test reads"),
+        ("assert f(2) == g(3)", "malformed"),
+        ("assert f() == {1, 2}", "not JSON serializable"),
+        ("def", "no JSON and no Python"),
+        ("[" + ", ".join(['["", ""]'] * 101) + "]", "101 tests; expected 1 to 100"),
+    ],
+)
+def test_tests_that_cannot_be_read(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_tests(text)
+
+
+def test_values() -> None:
+    assert equal_values([1, {"a": 2.0}], [1.0, {"a": 2}])
+    assert not equal_values(True, 1)
+    assert not equal_values([1], [1, 2])
+    assert not equal_values({"a": 1}, {"b": 1})
+    assert program_of("```py\nx = 1\n```") == "x = 1"
+    assert program_of("x = '```'") == "x = '```'"
