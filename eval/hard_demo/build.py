@@ -76,19 +76,20 @@ class HardConfig(DemoConfig):
         return dict(zip(map(str, Split), numbers, strict=True))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def build_by_command(kind: type[DemoConfig], folder: Path, description: str | None) -> None:
+    """Make the pairs and the base model that the command line asks for, with ``folder``'s config unless it names another."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--config", default=str(FOLDER / "demo.yaml"))
+    parser.add_argument("--config", default=str(folder / "demo.yaml"))
     parser.add_argument("--seed", type=int)
     parser.add_argument("--no-base", action="store_true", help="make the pairs alone")
     parser.add_argument("--from-scratch", action="store_true", help="no effect: this base model is always trained")
     options = parser.parse_args()
-    config = HardConfig.load(options.config, seed=options.seed)
+    config = kind.load(options.config, seed=options.seed)
     build_pairs(options.out, config)
     if not options.no_base:
         build_base(options.out, config)
 
 
 if __name__ == "__main__":
-    main()
+    build_by_command(HardConfig, FOLDER, __doc__)

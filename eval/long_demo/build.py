@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import ClassVar
 
 from PIL import Image
 
+from eval.hard_demo.build import build_by_command
 from eval.long_demo.facts import facts_of_sheet
 from eval.long_demo.judgments import Teacher, short_judgment
 from eval.long_demo.sheets import ERRORS, LABELS, TASKS, Sheet, random_sheet, render_sheet, with_error
-from rewardlab.demo.build import DemoConfig, build_base, build_pairs
+from rewardlab.demo.build import DemoConfig
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import DemoDifficulty, Drawing
 from rewardlab.demo.tasks import NUMBERS, ContrastPair, Picture
@@ -83,18 +83,5 @@ class LongConfig(DemoConfig):
         return {**super().num_of_split, VALIDATION: self.num_validation}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--config", default=str(FOLDER / "demo.yaml"))
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--no-base", action="store_true", help="make the pairs alone")
-    options = parser.parse_args()
-    config = LongConfig.load(options.config, seed=options.seed)
-    build_pairs(options.out, config)
-    if not options.no_base:
-        build_base(options.out, config)
-
-
 if __name__ == "__main__":
-    main()
+    build_by_command(LongConfig, FOLDER, __doc__)

@@ -16,6 +16,7 @@ from eval.long_demo.sheets import MOVES, TASKS, Line, Sheet, State, is_writable,
 from rewardlab.demo.judgments import PRAISE, Truth
 from rewardlab.demo.tasks import NUMBERS, choose_other
 from rewardlab.rewards.steps import judgment_steps
+from rewardlab.verdicts.parse import reasoning_span
 
 WAIT = "wait"
 MOST_PASSES = 2
@@ -139,7 +140,7 @@ def _close(choice: int) -> str:
 _DIGIT = "(?:" + "|".join(NUMBERS[:10]) + ")"
 _STATE = f"({_DIGIT}(?: {_DIGIT})?)"
 _LINE = re.compile(
-    rf"([a-p]) ((?:(?:add|take|odd|{'|'.join(MOVES)}) )?({_DIGIT})(?: (?:in|out))?), {_STATE}, {_STATE}"
+    rf"([a-p]) ((?:(?:add|take|odd|{'|'.join(MOVES)}) )?{_DIGIT}(?: (?:in|out))?), {_STATE}, {_STATE}"
     rf"; first \1 {_STATE} (yes|no); second \1 {_STATE} (yes|no)\."
 )
 _MARK = re.compile(r"Response ([12]): (correct|wrong)\.")
@@ -163,11 +164,11 @@ def check_steps(truth: Truth, responses: Sequence[str], text: str) -> list[Step]
     both comparisons are. A mark is true if it says of the right solution "correct" or of the wrong one "wrong". Praise, and a
     sentence in no known form, are ``other`` and never true; "wait" always is.
     """
-    case, steps, begin = Case.of(truth, responses), [], None
+    case, steps, (begin, _) = Case.of(truth, responses), [], reasoning_span(text) or (0, 0)
     states = [TASKS[case.sheet.task].start, *case.sheet.states()]
     place_of = {line.label: place for place, line in enumerate(case.sheet.lines)}
     for end in judgment_steps(text):
-        sentence = text[len("<think>") if begin is None else begin : end].strip()
+        sentence = text[begin:end].strip()
         begin = end
         if line := _LINE.fullmatch(sentence):
             steps.append(_check_line(case, states, place_of.get(line[1]), line.groups()[1:], end))
@@ -184,7 +185,7 @@ def _check_line(case: Case, states: list[State], place: int | None, said: Sequen
     if place is None:
         return Step(end, "line", False, False)
     task, line = TASKS[case.sheet.task], case.sheet.lines[place]
-    read, _, before, after, *comparisons = said
+    read, before, after, *comparisons = said
     start = tuple(NUMBERS.index(word) for word in before.split())
     quoted = (comparisons[0], comparisons[2]) == case.claims[place]
     compared = all(

@@ -138,7 +138,7 @@ def study_long(
     seeds: Seeds = 3,
     workers: Workers = 2,
 ) -> None:
-    """What do these papers' methods do to long judgments? An arm for each claim, on the long demonstration.
+    """What do these papers' methods do to long judgments? Arms for their claims, on the long demonstration.
 
     Trains each seed's SFT judge with every arm at equal generated tokens, and compares it by seed with the arm that it differs
     from in one part: accuracy, votes, any-of-k, lengths, re-reading, and how many lines of its reasoning are true.

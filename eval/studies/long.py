@@ -1,8 +1,8 @@
 """What do these papers' methods do to long judgments? ``python -m eval.studies long``
 
-One arm for each claim, on the long demonstration (``eval/long_demo``): every arm trains the SFT judge of its seed, at equal
-generated tokens, and is compared by seed with the arm that it differs from in one part. Judges, pairs and base models of two
-seeds are different.
+Arms for claims of these papers, on the long demonstration (``eval/long_demo``). Every arm trains the SFT judge of its seed, at
+equal generated tokens, and is compared by seed with the arm that it differs from in one part. Judges, pairs and base models of
+two seeds are different.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ARMS: dict[str, Arm] = {
     "vapo": Arm("VAPO", "vapo", against="vc_ppo"),
     "grpo": Arm("GRPO", "grpo", against="vapo"),
     "dapo": Arm("DAPO", "dapo", against="grpo"),
-    "t_ppo_128": Arm("T-PPO, windows of 128", "t_ppo", {"window": 128}, against="vapo"),
+    "t_ppo_128": Arm("T-PPO, windows of 128", "t_ppo", {"window": 128, "window_tail": 4}, against="vapo"),
     # Pre-clip and filter, where ratios leave their bounds.
     "stress": Arm("StableReinforce, 4 epochs a batch, rate x 4", "stable_reinforce", _STRESS),
     "stress_neither": Arm(
@@ -97,8 +97,8 @@ ARMS: dict[str, Arm] = {
     # Exploration.
     "fire": Arm("FIRE, the first token", "stable_reinforce", {"hot_token": {"position": None}}),
     # Truncated rollouts and self-correction.
-    "t_ppo_64": Arm("T-PPO, windows of 64", "t_ppo", {"window": 64}, against="vapo"),
-    "t_ppo_256": Arm("T-PPO, windows of 256", "t_ppo", {"window": 256}, against="vapo"),
+    "t_ppo_64": Arm("T-PPO, windows of 64", "t_ppo", {"window": 64, "window_tail": 2}, against="vapo"),
+    "t_ppo_256": Arm("T-PPO, windows of 256", "t_ppo", {"window": 256, "window_tail": 8}, against="vapo"),
     "pag": Arm("PAG, last judgment", "pag"),
     "pag_of_its_authors": Arm(
         "PAG as its authors ran it",
@@ -169,12 +169,15 @@ class LongContext:
         """Return the study of a seed's own judge."""
         if seed not in self._worlds:
             world = MethodContext(self._run / str(seed), self._settings, self._out / "starts" / str(seed), ARMS)
+            kept = make_once(world.out / "judge.json", lambda: {"judge": digest(world.judge)})["judge"]
+            if kept != digest(world.judge):
+                raise ConfigError(f"{world.out}: holds results of another judge than {world.judge} ({kept}); use another --out")
             world.evaluator = replace(world.evaluator, more=StepMetrics(world.quickstart.run / "demo"))
             self._worlds[seed] = world
         return self._worlds[seed]
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings; a seed's judge is in its trials' records."""
+        """Return the settings; :meth:`world` checks that each seed's judge stays the same."""
         return {"settings": asdict(self._settings)}
 
     def start(self) -> dict[str, Any]:

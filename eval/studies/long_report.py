@@ -141,7 +141,7 @@ def markdown(summary: dict[str, Any]) -> str:
             for arm, row in rows.items()
         ]
         lines += table(head, compared)
-    return page("Long judgments: an arm for each claim", _facts(summary), [*lines, "![Right rollouts in training](long.png)"])
+    return page("Long judgments: what the methods do", _facts(summary), [*lines, "![Right rollouts in training](long.png)"])
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:

@@ -265,6 +265,7 @@ class MethodContext:
             max_steps=self.settings.verify_steps,
             batch_size=32,
             micro_batch_size=32,
+            micro_batch_tokens=self.settings.micro_batch_tokens,
             adam_beta2=0.98,
             save_steps=10_000,
             gradient_checkpointing=False,

@@ -164,7 +164,7 @@ def save_model(folder: Path, model: Qwen2_5_VLForConditionalGeneration, processo
 @dataclass(frozen=True)
 class PerceptionConfig:
     """Steps of ``batch`` images with ``facts`` facts each; a share ``digits`` of the images are cards of real scans. The first
-    ``naming_steps`` train the vision tower alone (:func:`_name`)."""
+    ``naming_steps`` train the vision tower alone (:func:`_name_tokens`)."""
 
     steps: int
     naming_steps: int = 0
@@ -284,7 +284,7 @@ def learn_to_see(
     for step in range(first, config.steps):
         if kept and step > first and step % SAVE_STEPS == 0:
             _save(kept, parts, rng, step)
-        metrics = _name(model, processor, config, rng) if step < config.naming_steps else _backward(model, next(stream))
+        metrics = _name_tokens(model, processor, config, rng) if step < config.naming_steps else _backward(model, next(stream))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
@@ -294,7 +294,7 @@ def learn_to_see(
     model.eval()
 
 
-def _name(
+def _name_tokens(
     model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcessor, config: PerceptionConfig, rng: random.Random
 ) -> dict[str, float]:
     """Accumulate the gradient for naming what each visual token shows: the likelihood of its words under the embeddings of the

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -62,7 +62,9 @@ def build_pairs(out: Path, config: DemoConfig) -> None:
     """Write the pairs of every split and their truths, once. Raise ConfigError if ``out`` holds another demonstration."""
     settings_file = out / SETTINGS
     if settings_file.exists():
-        settings = json.loads(settings_file.read_text(encoding="utf-8"))
+        # A folder of an earlier version lacks later keys.
+        defaults = {field.name: field.default for field in fields(config) if field.default is not MISSING}
+        settings = defaults | json.loads(settings_file.read_text(encoding="utf-8"))
         if settings != asdict(config):
             names = sorted(name for name, value in asdict(config).items() if settings.get(name) != value)
             raise ConfigError(f"{out}: holds a demonstration that differs in  {', '.join(names)}; use another --out")
@@ -97,6 +99,8 @@ def build_base(out: Path, config: DemoConfig, *, from_scratch: bool = False) -> 
     folder, partial = out / BASE, out / f"{BASE}.partial"
     if (folder / "config.json").exists():
         return folder
+    if config.naming_steps and config.difficulty.words is None:
+        raise ConfigError("naming_steps: this demonstration does not say what each visual token shows; set it to 0")
     is_packaged = config.difficulty is STANDARD and all(getattr(config, name) == size for name, size in PACKAGED.items())
     if is_packaged and not from_scratch:
         shutil.rmtree(partial, ignore_errors=True)

@@ -56,12 +56,13 @@ def test_a_mixed_batch_is_its_samples(
 
     A gradient that is nothing but rounding has a sign by chance, which differs between CPUs; Adam would make a whole step of it
     with its usual epsilon of 1e-8."""
-    kinds = Trainer.get_optimizer_cls_and_kwargs
-    monkeypatch.setattr(
-        Trainer,
-        "get_optimizer_cls_and_kwargs",
-        staticmethod(lambda args, model=None: (lambda kind, options: (kind, {**options, "eps": 1e-6}))(*kinds(args, model))),
-    )
+    defaults = Trainer.get_optimizer_cls_and_kwargs
+
+    def with_epsilon(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
+        kind, options = defaults(args, model)
+        return kind, {**options, "eps": 1e-6}
+
+    monkeypatch.setattr(Trainer, "get_optimizer_cls_and_kwargs", staticmethod(with_epsilon))
     runs = []
     for size in (4, 1):
         runs.append(tmp_path / f"{stage}{size}")

@@ -97,6 +97,20 @@ def test_a_program_reaches_nothing(verifier: CodeVerifier, tmp_path: Path) -> No
     assert verifier.compare(Problem(Domain.CODE, "", '[["", "out"]]', Contract.ANSWER), "print('out')").score == 1
 
 
+def test_the_time_is_for_all_tests_together(verifier: CodeVerifier) -> None:
+    """Many slow cases take no longer than one: a program cannot hold a run for a hundred times its limit."""
+    slow = Problem(Domain.CODE, "", "[" + ", ".join(['["", "1"]'] * 50) + "]", Contract.ANSWER)
+    started = time.monotonic()
+    result = verifier.compare(slow, "import time\ntime.sleep(0.3)\nprint(1)")
+    assert (result.score, result.status) == (0, AnswerStatus.TIMEOUT)
+    assert time.monotonic() - started < 5
+    own = """import os, time
+os.write(1, b'{"status": "ok", "printed": "1", "seconds": -9}')
+time.sleep(0.3)
+os._exit(0)"""
+    assert verifier.compare(slow, own).status is AnswerStatus.TIMEOUT
+
+
 def test_by_many_threads(verifier: CodeVerifier) -> None:
     """Endless programs and right ones side by side: each gets its own verdict, and nobody waits longer than the limits say."""
     started = time.monotonic()

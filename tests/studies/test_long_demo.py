@@ -22,7 +22,6 @@ from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import pairs_of_split
 from rewardlab.demo.server import check_consistency, favored_response
 from rewardlab.demo.tasks import NUMBERS
-from rewardlab.prompts import load_template, render
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import follows_format, reasoning_of
@@ -131,7 +130,7 @@ def lines_by_hand(truth: Truth, responses: tuple[str, str], text: str) -> list[b
 
 
 def test_the_checker_is_exact(train: Drawn) -> None:
-    """On 10,000 judgments of the teacher, right and wrong lines, and on as many with one word changed."""
+    """On 10,000 judgments of the teacher with right and wrong lines, and on as many with changed words and changed labels."""
     rng, teacher, seen = random.Random(1), Teacher(shallow=(0.1,) * 3, slip=0.05), Counter[bool]()
     words = [*WORDS, "yes", "no", "first", "add", "left", "in", "wait"]
     for number in range(10_000):
@@ -143,9 +142,6 @@ def test_the_checker_is_exact(train: Drawn) -> None:
         for said in (text, changed, relabelled):
             if not said.startswith("<think>") or "</think><answer>" not in said:
                 continue
-            steps = check_steps(truth, responses, said)
-            starts = [len("<think>"), *(step.end for step in steps)]
-            begins = [said[start : step.end].strip() for start, step in zip(starts, steps, strict=False)]
             steps = check_steps(truth, responses, said)
             starts = [len("<think>"), *(step.end for step in steps)]
             begins = [said[start : step.end].strip() for start, step in zip(starts, steps, strict=False)]
@@ -193,16 +189,16 @@ def test_slips_propagate_and_are_mended(train: Drawn) -> None:
 
 
 def test_judgments_are_long(train: Drawn) -> None:
-    """A careful judgment has 150 to 400 tokens at the middle, and nearly none is longer than a rollout may be."""
+    """Half of the careful judgments have more than 150 tokens, and nearly none is longer than a rollout may be."""
     tokenizer = base_model.train_tokenizer(corpus(train[0][:300], train[1][:300], random.Random(0), LONG), 900)
     rng, careful = random.Random(4), Teacher(shallow=(0.0,) * 3, half=(0.0,) * 3)
     lengths = []
     for pair, truth in zip(train[0], train[1], strict=True):
         lengths.append(len(tokenizer(careful.judge(truth, pair.responses, rng))["input_ids"]) + 1)
-        assert render(load_template("plain"), pair.question, *pair.responses)
     lengths.sort()
     quarter, half, last = (lengths[round(share * (len(lengths) - 1))] for share in (0.25, 0.5, 0.995))
-    assert 100 < quarter < half < 400
+    assert quarter > 100
+    assert 150 < half < 400
     assert last < MOST_TOKENS
 
 

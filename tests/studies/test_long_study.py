@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,8 +89,18 @@ def test_a_training_that_ends_early_is_no_result(world: Path, tmp_path: Path, mo
         context.run(Trial(0, "hard_votes", RATE))
 
 
+def test_another_judge_is_refused(world: Path, tmp_path: Path) -> None:
+    """Results of two judges of one seed are never mixed in a folder."""
+    run = Path(shutil.copytree(world, tmp_path / "run"))
+    LongContext(run, SMALL, tmp_path / "out").world(0)
+    weights = run / "0" / "sft" / "final" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ConfigError, match="results of another judge"):
+        LongContext(run, SMALL, tmp_path / "out").world(0)
+
+
 def test_every_arm_has_a_config_and_an_arm_to_compare_with() -> None:
-    """Each arm differs from the one it is compared with; only the arms with other pairs or another start train as it does."""
+    """Each arm differs from the one it is compared with, in its config, its start, its pairs, its critic or its reward."""
     from eval.studies.methods import config_of
 
     configs = {name: config_of(arm, Trial(0, name, RATE), SETTINGS, model="m", template="plain") for name, arm in ARMS.items()}

@@ -96,8 +96,8 @@ def printed_lines(printed: str) -> list[str]:
 
 
 class CodeVerifier:
-    """Runs programs, for any number of threads, in ``num_workers`` processes; each case has ``timeout_s`` seconds. Needs Linux
-    on x86_64 or aarch64: elsewhere every program is an ERROR, and :meth:`check` says why."""
+    """Runs programs, for any number of threads, in ``num_workers`` processes. A program has ``timeout_s`` seconds for all its
+    tests together. Needs Linux on x86_64 or aarch64: elsewhere every program is an ERROR, and :meth:`check` says why."""
 
     def __init__(self, *, timeout_s: float = 2.0, num_workers: int = 2) -> None:
         self.timeout_s = timeout_s
@@ -107,9 +107,10 @@ class CodeVerifier:
     def compare(self, problem: Problem, answer: str) -> Verification:
         """Return 1 if a program passes every test of the truth, else 0. An exception within it is a wrong answer. A program
         that is not Python is UNREADABLE, one that takes too long TIMEOUT, one that exceeds its memory or dies ERROR."""
-        program = program_of(answer)
+        program, left = program_of(answer), self.timeout_s
         for case in parse_tests(problem.truth):
-            reply = self._run(program, case)
+            reply = self._run(program, case, left)
+            left -= float(reply.get("seconds", left))
             if (status := _STATUSES.get(str(reply.get("status")))) is not None:
                 return Verification(0.0, status, answer)
             if not _passes(reply, case):
@@ -118,19 +119,19 @@ class CodeVerifier:
 
     def check(self) -> None:
         """Raise ValueError if this machine cannot confine a program."""
-        reply = self._run("", CodeTest("1", "", 1))
+        reply = self._run("", CodeTest("1", "", 1), self.timeout_s)
         if reply.get("status") != "ok":
             raise ValueError(
                 "programs cannot be run safely here: the filter of system calls needs Linux (seccomp) on x86_64 or aarch64; "
                 "leave out the pairs of category code"
             )
 
-    def _run(self, program: str, case: CodeTest) -> dict[str, Any]:
-        job = {"program": program, "stdin": case.stdin, "timeout_s": self.timeout_s}
+    def _run(self, program: str, case: CodeTest, timeout_s: float) -> dict[str, Any]:
+        job = {"program": program, "stdin": case.stdin, "timeout_s": timeout_s}
         if case.expression is not None:
             job["expression"] = case.expression
         try:
-            return self._workers.ask(job, self.timeout_s + REPLY_S)
+            return self._workers.ask(job, timeout_s + REPLY_S)
         except TimeoutError:
             return {"status": "timeout"}
         except (OSError, ValueError):
