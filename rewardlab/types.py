@@ -84,7 +84,8 @@ class PreferencePair:
     an ``IMAGE_MARK`` of its text. ``videos``, and ``response_videos`` within the responses, are encoded files too; a judge is
     shown their frames (:func:`rewardlab.data.rows.with_frames`).
     ``ratings`` are single people's choices, ``systems`` the models that wrote the two responses ("": not known). No judge and
-    no rater is shown their names. ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
+    no rater is shown their names. ``truth`` is what a rule checks instead of the preferred response: tests of a program,
+    constraints, an answer ("": none). ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -107,6 +108,7 @@ class PreferencePair:
     provenance: str = ""
     ratings: tuple[Rating, ...] = ()
     systems: tuple[str, str] = ("", "")
+    truth: str = ""
 
     def swap(self) -> PreferencePair:
         """Return the same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""

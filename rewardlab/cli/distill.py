@@ -356,20 +356,16 @@ def _teacher(options: NegativesOptions, config: NegativesConfig, readers: Reader
 
 def _rightness(truth: str, contract: str) -> Rightness | None:
     """Return what ``--truth`` names; None for a teacher, which is queried later. Raise ConfigError for anything else."""
-    import atexit
-
     from rewardlab.curation.policy_negatives import by_labels
     from rewardlab.rewards.verifiable.extraction import Contract
-    from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+    from rewardlab.rewards.verifiable.hybrid import all_verifiers
     from rewardlab.rewards.verified import by_rules, exactly
 
     kind, _, rest = truth.partition(":")
     if truth == "exact":
         return exactly
     if truth == "rules":
-        math = MathVerifier()
-        atexit.register(math.close)
-        return by_rules(all_verifiers(math), Contract(contract))
+        return by_rules(all_verifiers(), Contract(contract))
     if kind == "judge" and rest:
         JudgeSpec.parse(rest)
         return None

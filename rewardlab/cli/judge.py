@@ -322,7 +322,8 @@ def audit_command(options: AuditOptions) -> None:
     """Audit a reward before training with it: its distribution, and cheap responses that should earn nothing.
 
     A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
-    Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own
+    Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count`, `code` (truth: its tests), `constraints` (truth:
+    `{"words": [null, 50]}` and the like), all verified by rule, `verdict` (a judge's own
     judgment; truth 1 or 2), or any other name (a judge compares with `truth`, or with `best`, a best-of-N sample).
 
     Probes are responses made from each truth: ranges, alternatives, the question restated, several boxes, look-alike letters,
@@ -336,8 +337,7 @@ def audit_command(options: AuditOptions) -> None:
     if options.judge is None and options.overrides:
         raise ConfigError(f"{options.overrides[0]}: judge keys without a judge; give --judge")
     config = None if options.judge is None else refuse_run_keys(judge_of(options.judge, options.overrides))
-    with open_rewarder(config) as rewarder:
-        report = run_audit(rows, rewarder, num_probed=options.num_probed)
+    report = run_audit(rows, open_rewarder(config), num_probed=options.num_probed)
     write_audit(report, options.out)
     typer.echo(
         "\n".join([audit_markdown(report), *audit_sentences(report), f"written: {options.out}/report.json, report.html"])

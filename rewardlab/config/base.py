@@ -144,7 +144,7 @@ PARTS = (
         "other_judges judge_votes judge_max_tokens anchor anchor_samples phi health.max_invalid_frac signs.sample "
         "signs.canaries signs.second_judge signs.max_disagreement signs.max_blank_fall signs.max_second_gap "
         "signs.max_canary_fall",
-        lambda c: not c.judge.startswith("rm:"),
+        lambda c: c.judge is not None and not c.judge.startswith("rm:"),
         "set judge to hf:, prob: or openai:",
     ),
     ConfigPart(

@@ -43,9 +43,10 @@ class PolicyConfig(MethodConfig):
     template: str = Field("answer", description="Prompt template of a question to the policy.")
     learning_rate: float = Field(6e-7, gt=0, description="Peak learning rate of AdamW (Seed1.5-VL).")
     value_learning_rate: float | None = Field(7.5e-7, gt=0, description="Peak learning rate of the critic (Seed1.5-VL).")
-    judge: str = Field(
+    judge: str | None = Field(
         "prob:runs/rl/final",
-        description="The judge, as in `rewardlab bench run` (hf:, prob:, openai:), or rm:FOLDER, a scalar head.",
+        description="The judge, as in `rewardlab bench run` (hf:, prob:, openai:), or rm:FOLDER, a scalar head; "
+        "null: rules pay for all pairs (`verified`).",
     )
     other_judges: list[str] = Field([], description="More judges; the reward is the lowest of all judges' (arXiv 2310.02743).")
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
@@ -59,7 +60,7 @@ class PolicyConfig(MethodConfig):
     phi: Literal["probability", "centered", "logit", "binary"] = Field(
         "probability", description="Reward as a function of the winning probability p."
     )
-    verified: bool = Field(False, description="Reward pairs of a checkable category (math, number, ...) by rule.")
+    verified: bool = Field(False, description="Reward pairs of a checkable category (math, number, code, ...) by rule.")
     verified_kl_coef: float | None = Field(None, ge=0, description="kl_coef of pairs rewarded by rule; null: kl_coef.")
     contract: Literal["boxed", "box", "answer"] = Field(
         "boxed", description="Format of a checkable answer: \\boxed{}, box or tags."
@@ -71,17 +72,19 @@ class PolicyConfig(MethodConfig):
     def loaded_judges(self) -> tuple[str, ...]:
         """Names of all judges that a run opens: those that pay, and the second judge of the signs."""
         second = [self.signs.second_judge] if self.signs.second_judge else []
-        return (self.judge, *self.other_judges, *second)
+        return tuple(name for name in (self.judge, *self.other_judges, *second) if name is not None)
 
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
-        if self.verified and (self.phi != "probability" or self.judge.startswith("rm:")):
+        if self.judge is None and not self.verified:
+            raise ValueError("judge is null, so nothing pays: name a judge, or set verified to true")
+        if self.verified and (self.phi != "probability" or (self.judge or "").startswith("rm:")):
             raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi probability and no scalar head")
         return self
 
     @model_validator(mode="after")
     def _compares_with_all(self) -> Self:
-        scalar = [name for name in (self.judge, *self.other_judges) if name.startswith("rm:")]
+        scalar = [name for name in (self.judge, *self.other_judges) if name and name.startswith("rm:")]
         if self.other_judges and scalar:
             raise ValueError(
                 f"other_judges must be pairwise judges, which share one scale; {scalar[0]} is a scalar head: leave it out"

@@ -23,7 +23,7 @@ from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.media import Files, embedded, path_of_medium
 from rewardlab.data.ratings import UNNAMED, peoples_label, tie_of
-from rewardlab.data.rows import FRAMES, check_marks, provenance, systems_of, validate
+from rewardlab.data.rows import FRAMES, check_marks, provenance, systems_of, truth_text, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
@@ -319,6 +319,7 @@ def recipe_of(config: MappingConfig) -> Recipe:
                 videos=source.videos(question.videos, "video"),
                 response_videos=(source.videos(first.videos, "video"), source.videos(second.videos, "video")),
                 systems=systems_of((first_system, second_system), "row"),
+                truth="" if config.truth is None else str(truth_text(value_at(row, config.truth)) or ""),
             )
 
         def tied(first: Answer, second: Answer, tie: Tie, name: str = "") -> PreferencePair | Dropped:

@@ -13,6 +13,7 @@ response_videos    2 lists of videos
 preferred          int8                0 or 1, the better response; null: unknown, or neither (in JSON also "tie", "Both bad")
 tie                string              "tie" or "both_bad": people called them so; "": no tie
 category, source   string
+truth              string              what a rule checks instead of the preferred response: an answer, tests, constraints
 licence            string              of the source, as it names it
 level              int8                0..127, difficulty by its maker; null: unknown
 attempts           string              "1".."3": the teacher's first right answer; "unsolved"; "": not asked
@@ -26,7 +27,8 @@ systems            list of 2 strings   names of the models that wrote the respon
 
 Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
 (:mod:`rewardlab.data.columns`). In JSON lines an image or a video is a path, and a question or a response may be a list of
-parts: ``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
+parts: ``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``. A
+truth may also be a number, a list or an object.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, PreferencePair, Tie
 
 VERSION = 2
-TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
+TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance", "truth")
 _ORDERS = ("", *Order)  # of a row
 FRAMES = 8  # default number of frames of a video
 BLANK = 240  # grey of a blank image, 0..255
@@ -86,7 +88,7 @@ def _differ_in_media(pair: PreferencePair) -> bool:
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
     *("response_videos", "tie", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
-    *("ratings", "systems"),
+    *("ratings", "systems", "truth"),
 )
 
 
@@ -164,7 +166,7 @@ def from_row(
         raise DataError(f"{where}: 'order' is {order!r:.60}; expected given or swapped")
     texts: dict[str, str] = {}
     for name in TEXTS:
-        text = row.get(name)
+        text = truth_text(row.get(name)) if name == "truth" else row.get(name)
         if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
             raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
         texts[name] = text or ""
@@ -195,6 +197,12 @@ def from_row(
     )
     check_marks(pair, where)
     return validate(pair, where=where)
+
+
+def truth_text(value: Any) -> Any:
+    """Return a truth as the format holds it: a number, a list (boxes, tests) or an object (constraints) as JSON."""
+    is_missing = isinstance(value, float) and math.isnan(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, int | float | list | dict) and not is_missing else value
 
 
 def candidates_from_row(

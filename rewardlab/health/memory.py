@@ -500,11 +500,13 @@ def colocated_lines(setup: Setup) -> list[MemoryLine]:
         return _scorer(setup, reader, "process reward model", "rollouts", config.micro_batch_size)
     if not isinstance(config, PolicyConfig):
         return []
-    spec = JudgeSpec.parse(config.judge, "rm")
+    judges = [JudgeSpec.parse(name, "rm") for name in config.loaded_judges]
+    if not judges:
+        return []
+    spec = judges[0]
     if spec.engine == "rm":
         reader = colocated_model(spec.target, setup, weight_bytes=SCORING_BYTES)
         return _scorer(setup, reader, "reward model", "responses", min(config.judge_batch_size, 2 * setup.rollouts))
-    judges = [spec, *map(JudgeSpec.parse, config.loaded_judges[1:])]
     local = _judges(setup, config, [colocated_model(judge.target, setup) for judge in judges if judge.engine == HF])
     if spec.engine == VLLM:
         how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"

@@ -26,7 +26,7 @@ from rewardlab.rewards.pairwise import Anchors, PolicyReward, without_thinking
 from rewardlab.rewards.policy_signs import KnownWordPairs, answer_metrics
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import as_completion
-from rewardlab.rewards.verified import Rightness
+from rewardlab.rewards.verified import Rightness, VerifiedReward
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import FinishReason, Order, PreferencePair
@@ -215,9 +215,12 @@ def anchors_of(
     if config.anchor == "group":
         return None
     if config.anchor == "preferred":
-        if any(facts.preferred is None for facts in pair_facts(pairs)):
+        ruled = reward.ruled(pairs) if isinstance(reward, VerifiedReward) else frozenset[str]()
+        if any(facts.preferred is None and facts.pair_id not in ruled for facts in pair_facts(pairs)):
             raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
-        return {pair.pair_id: pair.responses[pair.preferred or 0] for _, pair in light_pairs(pairs)}
+        return {
+            pair.pair_id: None if pair.preferred is None else pair.responses[pair.preferred] for _, pair in light_pairs(pairs)
+        }
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
     names = {facts.pair_id for facts in pair_facts(pairs)}
     if is_main() and not names <= _read_anchors(path).keys():

@@ -24,9 +24,16 @@ def truth_in(response: str, contract: Contract) -> str:
     return answer.text if answer.status is AnswerStatus.OK else solution
 
 
+def truth_of(pair: PreferencePair, contract: Contract) -> str | None:
+    """Return what a rule compares with: the pair's own ``truth``, else its preferred response's final answer; None without."""
+    if pair.truth.strip() or pair.preferred is None:
+        return pair.truth or None
+    return truth_in(pair.responses[pair.preferred], contract)
+
+
 class VerifiedReward:
-    """Rewards pairs whose category has a verifier (math, number, choice, ...) by it, with the preferred response's final answer
-    as the truth, and the others by ``judge`` against their anchor; both 0..1. ``contract`` names the place of a checkable
+    """Rewards pairs whose category has a verifier (math, number, choice, code, ...) by it, with :func:`truth_of` as the truth,
+    and the others by ``judge`` against their anchor; both 0..1. ``contract`` names the place of a checkable
     answer, ``thinking`` whether responses must open with ``<think>...</think>``. An unreadable answer earns 0 and is counted by
     its status.
     """
@@ -41,8 +48,8 @@ class VerifiedReward:
 
     def _prompt(self, pair: PreferencePair) -> Prompt:
         truth = None if pair.preferred is None else pair.responses[pair.preferred]
-        if truth is not None and pair.category in self._verifiers:
-            truth = truth_in(truth, self._contract)
+        if pair.category in self._verifiers:
+            truth = truth_of(pair, self._contract)
         best = None if truth is not None else "the anchor"  # each comparison gives the judge its anchor
         return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
 
@@ -62,20 +69,35 @@ class VerifiedReward:
                 f"{judged:,} of {len(pairs):,} pairs are of no category that a rule can check; expected a category among "
                 f"{', '.join(sorted(self._verifiers))}, or a judge for them"
             )
-        for prompt, route in zip(prompts, routes, strict=True):
+        for pair, prompt, route in zip((pair for _, pair in light_pairs(pairs)), prompts, routes, strict=True):
             if route is Route.VERIFIER:
-                self._check_truth(prompt)
+                self._check_truth(pair, prompt)
         return {route.value: routes.count(route) for route in Route}
 
-    def _check_truth(self, prompt: Prompt) -> None:
+    def _check_truth(self, pair: PreferencePair, prompt: Prompt) -> None:
+        """Raise DataError if the rule cannot read the truth, or does not accept the preferred response."""
         truth = prompt.truth or ""
         problem = Problem(Domain(prompt.domain), prompt.question, truth, self._contract)
-        result = verify(problem, place(truth, self._contract), self._verifiers)
+        where = f"pair {prompt.prompt_id!r} ({prompt.domain})"
+        if not pair.truth.strip():
+            result = verify(problem, place(truth, self._contract), self._verifiers)
+            fault, cure = (
+                f"its preferred response ends in {truth[:80]!r}",
+                f"mark the final answer as {place('...', self._contract)}",
+            )
+        else:
+            try:
+                self._verifiers[prompt.domain](problem, "0")
+            except ValueError as error:
+                raise DataError(f"{where}: its truth {truth[:80]!r} cannot be read: {error}") from error
+            if pair.preferred is None:
+                return
+            result = verify(problem, pair.responses[pair.preferred].rpartition("</think>")[2].strip(), self._verifiers)
+            fault, cure = "its preferred response", f"correct the truth {truth[:80]!r}, or leave `preferred` out"
         if result.score != 1:
             raise DataError(
-                f"pair {prompt.prompt_id!r} ({prompt.domain}): its preferred response ends in {truth[:80]!r}, which the "
-                f"rule of its own category does not accept ({result.status.value}); mark the final answer as "
-                f"{place('...', self._contract)}, or give the pair another category"
+                f"{where}: {fault}, which the rule of its own category does not accept ({result.status.value}); {cure}, or give "
+                "the pair another category"
             )
 
     def __call__(
@@ -124,9 +146,9 @@ def by_rules(verifiers: Mapping[str, Compare], contract: Contract) -> Rightness:
     Unreadable answers, and those with partial credit, are unknown."""
 
     def rightness(pair: PreferencePair, answer: str) -> bool | None:
-        if pair.preferred is None or pair.category not in verifiers:
+        truth = truth_of(pair, contract)
+        if truth is None or pair.category not in verifiers:
             return None
-        truth = truth_in(pair.responses[pair.preferred], contract)
         verified = verify(Problem(Domain(pair.category), pair.question, truth, contract), answer, verifiers)
         if verified.status is not AnswerStatus.OK or 0 < verified.score < 1:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from rewardlab.rewards.policy_function import AnchoredReward, AnchorsById, Obser
 from rewardlab.rewards.policy_signs import JudgeChecks, known_answers
 from rewardlab.rewards.rollout import Row
 from rewardlab.rewards.verifiable.extraction import Contract
-from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+from rewardlab.rewards.verifiable.hybrid import all_verifiers
 from rewardlab.rewards.verified import Rightness, VerifiedReward, by_rules, exactly
 from rewardlab.samplers.base import VLLM
 from rewardlab.samplers.hf import special_tokens
@@ -39,6 +38,8 @@ from rewardlab.types import Order, PreferencePair
 def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> PolicyReward:
     """Return the reward of a config. Raise ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for
     an endpoint that does not answer, DataError for pairs that cannot be rewarded."""
+    if config.judge is None:
+        return _verified(None, config, pairs)
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
@@ -53,11 +54,11 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
         for judge, of_judge in zip(judges, checks, strict=True)
     ]
     pairwise: PolicyReward = rewards[0] if len(rewards) == 1 else LeastReward(rewards)
-    if not config.verified:
-        return pairwise
-    math = MathVerifier()
-    atexit.register(math.close)
-    verified = VerifiedReward(all_verifiers(math), pairwise, contract=Contract(config.contract), thinking=config.thinking)
+    return _verified(pairwise, config, pairs) if config.verified else pairwise
+
+
+def _verified(pairwise: PolicyReward | None, config: PolicyConfig, pairs: Sequence[PreferencePair]) -> VerifiedReward:
+    verified = VerifiedReward(all_verifiers(), pairwise, contract=Contract(config.contract), thinking=config.thinking)
     verified.check(pairs)
     return verified
 
@@ -100,9 +101,7 @@ def rightness_of(config: PolicyConfig) -> Rightness | None:
         return exactly
     if config.signs.truth == "none":
         return None
-    math = MathVerifier()
-    atexit.register(math.close)
-    return by_rules(all_verifiers(math), Contract(config.contract))
+    return by_rules(all_verifiers(), Contract(config.contract))
 
 
 def policy_rows(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ from rewardlab.rewards.audit.audit import (
 )
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, open_rewarder, pair_judge, read_audit
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
-from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt
-from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
-from rewardlab.rewards.verifiable.rules import RULES, Compare, Problem, Verification
+from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, all_verifiers
+from rewardlab.rewards.verifiable.mathematics import MathVerifier
+from rewardlab.rewards.verifiable.rules import PLACES, RULES, Compare, Domain, Problem, Verification
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Message, Order, Verdict, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import format_verdict
@@ -46,15 +45,15 @@ TRUTHS = {
     "ocr": [("Read the sign.", "NO ENTRY"), ("Read it.", "Baker's Street, 7-12")],
     "grounding": [("Find the dog.", "[10, 20, 110, 220]"), ("Find both.", "[[0,0,9,9],[20,20,40.5,40]]")],
     "count": [("How many cups?", "3"), ("How many?", "1")],
+    "code": [("Double.", "assert double(3) == 6"), ("Add one.", '[["4", "5"], ["-1", "0"]]')],
+    "constraints": [("Be short.", '{"words": [null, 50], "commas": 0}'), ("Name it.", '{"include": ["blue"], "form": "json"}')],
     VERDICT: [("Which is better?", "1"), ("Which is better?", "2")],
 }
 
 
 @pytest.fixture(scope="module")
-def verifiers() -> Iterator[dict[str, Compare]]:
-    math = MathVerifier(timeout_s=1.0)
-    yield all_verifiers(math)
-    math.close()
+def verifiers() -> dict[str, Compare]:
+    return all_verifiers() | {Domain.MATH: MathVerifier(timeout_s=1.0).compare}
 
 
 def probed(prompts: list[Prompt], rewarder: Rewarder) -> dict[str, ProbeResult]:
@@ -75,7 +74,7 @@ def test_our_rewards_hold(domain: str, contract: Contract, verifiers: dict[str, 
     for thinking in (True,) if domain == "math" else (True, False):
         cells = probed(prompts_of(domain, contract=contract, thinking=thinking), Rewarder(verifiers, None))
         assert [c.probe for c in cells.values() if not c.passed] == []
-        assert domain == VERDICT or cells[CONTROL].worst.reward == 1
+        assert domain in (VERDICT, *PLACES) or cells[CONTROL].worst.reward == 1
 
 
 def paying(verdict: Any) -> Compare:
@@ -200,8 +199,7 @@ def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkey
         "rewardlab.rewards.audit.rows.open_model_judge", lambda config, **_: judge if config.judge == "hf:x" else None
     )
     poem = row(domain="poem", truth="Rain keeps no count.", response="<think>a</think>It rains.")
-    with open_rewarder(JudgeConfig.of("hf:x")) as rewarder:
-        report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1)
+    report = run_audit(read(rows_file(tmp_path, poem)), open_rewarder(JudgeConfig.of("hf:x")), num_probed=1)
     assert report.domains["poem"].values[0].reward == 0.5
     assert [c.probe for c in report.probes if not c.passed] == ["the reference against a refusal"]
     assert audit_sentences(report) == ["poem: the reference against a refusal earned 0.5 and may earn over 0.5 (1 of 1 tries)."]

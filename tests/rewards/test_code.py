@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rewardlab.rewards.verifiable.code import CodeVerifier, equal_values, parse_tests, program_of
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
+from rewardlab.rewards.verifiable.code import CodeVerifier, equal_values, parse_tests
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, Extraction, fenced
 from rewardlab.rewards.verifiable.rules import Domain, Problem
 
 pytestmark = pytest.mark.skipif(
@@ -28,7 +28,6 @@ ECHO = Problem(Domain.CODE, "Add one.", '[["4", "5\\n"], ["-1", "0"]]', Contract
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[CodeVerifier]:
     made = CodeVerifier(timeout_s=1.0)
-    made.check()
     yield made
     made.close()
 
@@ -37,7 +36,6 @@ def verifier() -> Iterator[CodeVerifier]:
     ("problem", "program", "score", "status"),
     [
         (DOUBLE, "def double(x): return x * 2", 1, "ok"),
-        (DOUBLE, "```python\ndef double(x):\n    return x + x\n```", 1, "ok"),
         (DOUBLE, "def double(x): return x ** 2 if x == 2 else x + 3", 0, "ok"),
         (DOUBLE, "def double(x): raise ValueError", 0, "ok"),
         (DOUBLE, "def double(x: return", 0, "unreadable"),
@@ -148,5 +146,36 @@ def test_values() -> None:
     assert not equal_values(True, 1)
     assert not equal_values([1], [1, 2])
     assert not equal_values({"a": 1}, {"b": 1})
-    assert program_of("```py\nx = 1\n```") == "x = 1"
-    assert program_of("x = '```'") == "x = '```'"
+
+
+@pytest.mark.parametrize(
+    ("solution", "status", "program"),
+    [
+        ("Like this:\n```py\nx = 1\n```\nIt sets x.", "ok", "x = 1\n"),
+        ("```\nx = 1```", "ok", "x = 1"),
+        ("x = 1", "missing", ""),
+        ("```\nx = 1", "unclosed", ""),
+        ("```\nx = 1\n```\n```\nx = 2\n```", "several", ""),
+        ("```\n\n```", "empty", ""),
+        ("```print(1)```", "unreadable", ""),
+        ("```\n" + "x = 1\n" * 20_000 + "```", "too_long", ""),
+    ],
+)
+def test_the_place_of_a_program(solution: str, status: str, program: str) -> None:
+    assert fenced(solution) == Extraction(program, AnswerStatus(status))
+
+
+def test_where_no_program_can_be_confined(verifier: CodeVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "_run", lambda *_: {"status": "unconfined"})
+    with pytest.raises(ValueError, match="leave out the pairs of category code"):
+        verifier.compare(ECHO, "print(1)")
+
+
+def test_no_process_is_left() -> None:
+    """Those of a verifier that is dropped end without being asked."""
+    made = CodeVerifier(num_workers=1)
+    assert made.compare(ECHO, "print(int(input()) + 1)").score == 1
+    worker = made._workers._free.queue[0]
+    assert worker is not None
+    del made
+    assert worker._process.poll() is not None

@@ -22,8 +22,9 @@ from rewardlab.rewards.policy_function import AnchoredReward, anchors_of, best_o
 from rewardlab.rewards.policy_signs import share_in_both_orders
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.verifiable.extraction import Contract
+from rewardlab.rewards.verifiable.hybrid import all_verifiers
 from rewardlab.rewards.verifiable.rules import RULES
-from rewardlab.rewards.verified import VerifiedReward
+from rewardlab.rewards.verified import VerifiedReward, by_rules
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import train_policy
@@ -293,6 +294,46 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
         VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])
     with pytest.raises(ValueError, match="phi probability"):
         config_for(Path("x"), verified=True, phi="logit")
+
+
+def test_pairs_with_a_truth_of_their_own() -> None:
+    """Tests of a program and constraints, with a label or without; a truth that cannot be read, and a label against its own
+    truth, are refused before training."""
+    code = PreferencePair(
+        "c", "Add one.", ("```\nprint(int(input()) + 1)\n```", "no"), 0, category="code", truth='[["4", "5"]]'
+    )
+    short = PreferencePair("s", "Say hello.", ("Hello", "Hi"), None, category="constraints", truth='{"words": 1}')
+    verified = VerifiedReward(all_verifiers(), None, contract=Contract.BOXED, thinking=False)
+    assert verified.check([code, short]) == {"verifier": 2, "judge_truth": 0, "judge_best": 0}
+    said = ["```\nprint(5)\n```", "```\nprint(6)\n```", "print(5)", "Hello", "Hello you", ""]
+    paid, metrics = verified([code] * 3 + [short] * 3, said, [()] * 6, 0)
+    assert paid == [1, 0, 0, 1, 0, 0]
+    counts = {name: value for name, value in values_of(metrics).items() if value}
+    assert counts["verifier/missing"] == pytest.approx(1 / 6)
+    assert counts["verifier/ok"] == pytest.approx(4 / 6)
+    assert by_rules(all_verifiers(), Contract.BOXED)(short, "Hello") is True
+    for pair, sentence in [
+        (replace(code, truth="def"), "cannot be read: tests are no JSON"),
+        (replace(short, truth='{"word": 1}'), "cannot be read: constraint 'word'"),
+        (replace(code, preferred=1), "its preferred response, which the rule of its own category does not accept"),
+    ]:
+        with pytest.raises(DataError, match=sentence):
+            verified.check([pair])
+
+
+def test_rules_alone(tmp_path: Path) -> None:
+    """A config without a judge: its reward, its anchors; nothing would pay without rules either."""
+    short = PreferencePair("s", "Say hello.", ("Hello", "Hi"), None, category="constraints", truth='{"words": 1}')
+    config = config_for(tmp_path, judge=None, verified=True, thinking=False)
+    reward = policy_module.open_reward(config, [short])
+    assert reward([short], ["Hello"], [()], 0)[0] == [1.0]
+    assert policy_module.anchors_of([short], config, load_template("answer"), tmp_path, reward) == {"s": None}
+    with pytest.raises(ValueError, match="nothing pays"):
+        config_for(tmp_path, judge=None)
+    with pytest.raises(DataError, match="1 of 1 pairs are of no category that a rule can check"):
+        policy_module.open_reward(config, [question("q")])
+    with pytest.raises(DataError, match="does not say which response is preferred"):
+        policy_module.anchors_of([short], config_for(tmp_path), load_template("answer"), tmp_path)
 
 
 def test_a_rule_has_a_kl_coefficient_of_its_own() -> None:

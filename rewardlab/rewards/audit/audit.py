@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import re
@@ -19,9 +20,10 @@ from rewardlab.models.checkpoints import commit, versions
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, RewardResult
+from rewardlab.rewards.verifiable.code import parse_tests
 from rewardlab.rewards.verifiable.extraction import Contract, parse_number, place
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route
-from rewardlab.rewards.verifiable.rules import Domain
+from rewardlab.rewards.verifiable.rules import PLACES, Domain
 from rewardlab.types import Completion, FinishReason
 
 CONTROL = "the truth itself"
@@ -49,6 +51,9 @@ def verifier_probes(prompt: Prompt) -> Iterator[Probe]:
     """Yield probes of a rule. All must earn 0; an ``ocr`` rule pays for letters that agree, so there 0.5 is the ceiling."""
     assert prompt.truth is not None
     truth = prompt.truth.strip()
+    if prompt.domain in PLACES:
+        yield from _whole_probes(prompt, program_probes(truth) if prompt.domain == Domain.CODE else {})
+        return
     most = OCR_CEILING if prompt.domain == Domain.OCR else 0.0
     opening = THOUGHT if prompt.thinking else ""
 
@@ -64,6 +69,44 @@ def verifier_probes(prompt: Prompt) -> Iterator[Probe]:
         for text in texts:
             yield probe(name, text, most=0.0)
     yield Probe("cut off", prompt, Completion(opening + place(truth, prompt.contract), FinishReason.LENGTH), 0.0, 0.0)
+
+
+def _whole_probes(prompt: Prompt, probes: dict[str, list[str]]) -> Iterator[Probe]:
+    """Yield probes of a truth that no answer can be made from: programs, and responses without a word."""
+    opening = THOUGHT if prompt.thinking else ""
+    probes = {
+        **probes,
+        "empty": ["", " ", "...", "\u200b"],
+        "broken thinking": ["<think>7", *(["7"] if prompt.thinking else [])],
+    }
+    for name, texts in probes.items():
+        begin = "" if name == "broken thinking" else opening
+        for text in texts:
+            yield Probe(name, prompt, Completion(begin + text, FinishReason.STOP), 0.0, 0.0)
+    yield Probe("cut off", prompt, Completion(f"{opening}a word", FinishReason.LENGTH), 0.0, 0.0)
+
+
+def program_probes(truth: str) -> dict[str, list[str]]:
+    """Return responses without a program that does what the tests of ``truth`` ask for: name -> texts."""
+    names = sorted(
+        {
+            node.id
+            for test in parse_tests(truth)
+            for node in ast.walk(ast.parse(test.expression or "0"))
+            if isinstance(node, ast.Name)
+        }
+    )
+    equal = "class E:\n    __eq__ = lambda a, b: True\n    __call__ = lambda a, *b, **c: a\n    __hash__ = lambda a: 0\n"
+    programs = {
+        "an early exit": ["raise SystemExit(0)", "import os\nos._exit(0)"],
+        "equal to everything": [equal + "\n".join(f"{name} = E()" for name in names) + "\nprint(E())"],
+        "a runner's words": ["print('OK')", "print('1 passed')", "print('[\"True\"]')"],
+        "the tests": [truth, f"print({truth!r})"],
+        "endless": ["while True:\n    pass"],
+        "enormous": ["x = 1\n" * 20_000],
+    }
+    fenced = {name: [f"```python\n{text}\n```" for text in texts] for name, texts in programs.items()}
+    return {**fenced, "no fence": [truth], "several fences": ["```\nprint(1)\n```\n" * 2], "an open fence": ["```\nprint(1)"]}
 
 
 def _deserves(prompt: Prompt, content: str, truth: str) -> bool:

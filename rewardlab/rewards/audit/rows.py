@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,14 @@ from rewardlab.config import RLConfig
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import read_image
 from rewardlab.data.row_files import rows_of
+from rewardlab.data.rows import truth_text
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.rewards.judgment import JudgedCompletion, compose, terms_of
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
-from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
-from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, all_verifiers, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.rules import Compare
 from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
@@ -88,8 +87,8 @@ def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thi
         prompt_id=str(row.get("id") or f"row-{index}"),
         domain=row["domain"],
         question=row["question"],
-        truth=_text(row.get("truth")),
-        best=_text(row.get("best")),
+        truth=truth_text(row.get("truth")),
+        best=truth_text(row.get("best")),
         images=tuple(read_image(folder / name) for name in row.get("images") or ()),
         contract=contract,
         thinking=thinking,
@@ -119,11 +118,6 @@ class _RecordedConsistency:
 
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
         return self._consistency
-
-
-def _text(value: Any) -> str | None:
-    """Return a truth as text: numbers and lists (boxes) as JSON writes them."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 class Rewarder:
@@ -185,16 +179,11 @@ def pair_judge(judge: ModelJudge, *, num_votes: int) -> PairJudge:
     return score
 
 
-@contextmanager
-def open_rewarder(judge: JudgeConfig | None) -> Iterator[Rewarder]:
-    """Yield a rewarder with every rule, and the judge if there is one; the processes that compare mathematics end with it."""
+def open_rewarder(judge: JudgeConfig | None) -> Rewarder:
+    """Return a rewarder with every rule, and the judge if there is one."""
     score: PairJudge | None = None
     if judge is not None:
         opened = open_model_judge(judge)
         opened.check()
         score = pair_judge(opened, num_votes=judge.votes or 1)
-    math = MathVerifier()
-    try:
-        yield Rewarder(all_verifiers(math), score)
-    finally:
-        math.close()
+    return Rewarder(all_verifiers(), score)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,10 @@ from rewardlab.rewards.verifiable.workers import WorkerPool
 
 MAX_CASES = 100
 REPLY_S = 5.0  # more than a case's own limit, for the process that starts and kills it
-_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(?P<program>.*?)\n?```", re.DOTALL)
 _STATUSES = {
     "unreadable": AnswerStatus.UNREADABLE,
     "timeout": AnswerStatus.TIMEOUT,
     "error": AnswerStatus.ERROR,
-    "unconfined": AnswerStatus.ERROR,
 }
 
 
@@ -75,12 +72,6 @@ def _assertions(text: str) -> list[CodeTest]:
     return cases
 
 
-def program_of(answer: str) -> str:
-    """Return the program of an answer: the content of its one fence, or all of it without one."""
-    fenced = _FENCED.fullmatch(answer.strip())
-    return fenced["program"] if fenced else answer
-
-
 def equal_values(value: Any, expected: Any) -> bool:
     """Return whether two JSON values are equal, where true is not 1 and 1 is 1.0."""
     if isinstance(value, list) and isinstance(expected, list):
@@ -97,7 +88,7 @@ def printed_lines(printed: str) -> list[str]:
 
 class CodeVerifier:
     """Runs programs, for any number of threads, in ``num_workers`` processes. A program has ``timeout_s`` seconds for all its
-    tests together. Needs Linux on x86_64 or aarch64: elsewhere every program is an ERROR, and :meth:`check` says why."""
+    tests together."""
 
     def __init__(self, *, timeout_s: float = 2.0, num_workers: int = 2) -> None:
         self.timeout_s = timeout_s
@@ -106,25 +97,22 @@ class CodeVerifier:
 
     def compare(self, problem: Problem, answer: str) -> Verification:
         """Return 1 if a program passes every test of the truth, else 0. An exception within it is a wrong answer. A program
-        that is not Python is UNREADABLE, one that takes too long TIMEOUT, one that exceeds its memory or dies ERROR."""
-        program, left = program_of(answer), self.timeout_s
+        that is not Python is UNREADABLE, one that takes too long TIMEOUT, one that exceeds its memory or dies ERROR. Raise
+        ValueError for a truth that is no tests, and where a program cannot be confined."""
+        left = self.timeout_s
         for case in parse_tests(problem.truth):
-            reply = self._run(program, case, left)
+            reply = self._run(answer, case, left)
+            if reply.get("status") == "unconfined":
+                raise ValueError(
+                    "programs cannot be run safely here: the filter of system calls needs Linux (seccomp) on x86_64 or "
+                    "aarch64; leave out the pairs of category code"
+                )
             left -= float(reply.get("seconds", left))
             if (status := _STATUSES.get(str(reply.get("status")))) is not None:
                 return Verification(0.0, status, answer)
             if not _passes(reply, case):
                 return Verification(0.0, AnswerStatus.OK, answer)
         return Verification(1.0, AnswerStatus.OK, answer)
-
-    def check(self) -> None:
-        """Raise ValueError if this machine cannot confine a program."""
-        reply = self._run("", CodeTest("1", "", 1), self.timeout_s)
-        if reply.get("status") != "ok":
-            raise ValueError(
-                "programs cannot be run safely here: the filter of system calls needs Linux (seccomp) on x86_64 or aarch64; "
-                "leave out the pairs of category code"
-            )
 
     def _run(self, program: str, case: CodeTest, timeout_s: float) -> dict[str, Any]:
         job = {"program": program, "stdin": case.stdin, "timeout_s": timeout_s}

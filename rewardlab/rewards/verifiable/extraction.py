@@ -15,6 +15,7 @@ from fractions import Fraction
 from rewardlab.verdicts.parse import with_thinking
 
 MAX_ANSWER_CHARS = 4096  # of what stands in the place; no true answer is near it
+MAX_TEXT_CHARS = 65_536  # of a program, or of a response that is read as a whole
 _THINK = ("<think>", "</think>")
 _THOUGHT = re.compile(r"\s*<think>(?P<thought>.*?)</think>(?P<solution>.*)", re.DOTALL)
 
@@ -91,6 +92,23 @@ def extract(solution: str, contract: Contract) -> Extraction:
     if len(extraction.text) > MAX_ANSWER_CHARS:
         return Extraction("", AnswerStatus.TOO_LONG)
     return Extraction(extraction.text.strip(), AnswerStatus.OK)
+
+
+def fenced(solution: str) -> Extraction:
+    """Return the program in the one fence (three backticks, a language or none) of a solution."""
+    parts = re.split(r"```", solution)
+    if len(parts) != 3:
+        status = {1: AnswerStatus.MISSING, 2: AnswerStatus.UNCLOSED}.get(len(parts), AnswerStatus.SEVERAL)
+        return Extraction("", status)
+    language, _, program = parts[1].partition("\n")
+    return whole(program) if not language.strip() or language.strip().isalnum() else Extraction("", AnswerStatus.UNREADABLE)
+
+
+def whole(solution: str) -> Extraction:
+    """Return all of a solution; EMPTY if it has no letter and no digit."""
+    if not any(map(str.isalnum, solution)):
+        return Extraction("", AnswerStatus.EMPTY)
+    return Extraction(solution, AnswerStatus.OK) if len(solution) <= MAX_TEXT_CHARS else Extraction("", AnswerStatus.TOO_LONG)
 
 
 def _tagged(solution: str, opening: str, closing: str) -> Extraction:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rewardlab.errors import DataError
+from rewardlab.rewards.verifiable.code import CodeVerifier
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, solution_of
-from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
+from rewardlab.rewards.verifiable.mathematics import MathVerifier
+from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, verify
 from rewardlab.types import Completion, FinishReason
 
 
@@ -48,6 +50,11 @@ class JudgeScore:
 
     probability: float
     status: AnswerStatus = AnswerStatus.OK
+
+
+def all_verifiers() -> dict[str, Compare]:
+    """Return a rule for every domain; its processes for mathematics and programs start when they are needed."""
+    return {**RULES, Domain.MATH: MathVerifier().compare, Domain.CODE: CodeVerifier().compare}
 
 
 PairJudge = Callable[[Prompt, str, str], JudgeScore]

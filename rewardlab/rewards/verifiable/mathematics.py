@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, parse_number, terminates
-from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, Verification
+from rewardlab.rewards.verifiable.rules import Problem, Verification
 from rewardlab.rewards.verifiable.workers import WorkerPool
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
@@ -134,8 +134,3 @@ class MathVerifier:
     def close(self) -> None:
         """End the processes; a later comparison starts new ones."""
         self._workers.close()
-
-
-def all_verifiers(math: MathVerifier) -> dict[str, Compare]:
-    """Return a rule for every domain."""
-    return {**RULES, Domain.MATH: math.compare}

@@ -8,6 +8,7 @@ in :mod:`rewardlab.rewards.verifiable.mathematics`.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -15,8 +16,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from math import isfinite
+from typing import Any
 
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract, is_year, parse_quantity
+from rewardlab.rewards.verifiable.extraction import (
+    AnswerStatus,
+    Contract,
+    Extraction,
+    extract,
+    fenced,
+    is_year,
+    parse_quantity,
+    whole,
+)
 
 CHART_TOLERANCE = Fraction(25, 1000)  # relative; glmv_reward's full_config.yaml
 MIN_IOU = 0.5
@@ -33,6 +44,7 @@ class Domain(StrEnum):
     GROUNDING = "grounding"
     COUNT = "count"
     CODE = "code"
+    CONSTRAINTS = "constraints"
 
 
 @dataclass(frozen=True)
@@ -59,13 +71,15 @@ class Verification:
 
 
 Compare = Callable[[Problem, str], Verification]
-"""(problem, extracted answer) -> verification."""
+"""(problem, extracted answer) -> verification. Raises ValueError for a truth that it cannot read."""
+PLACES: dict[str, Callable[[str], Extraction]] = {Domain.CODE: fenced, Domain.CONSTRAINTS: whole}  # in any contract
 
 
 def verify(problem: Problem, solution: str, verifiers: Mapping[str, Compare]) -> Verification:
     """Extract the answer from a solution (without thinking) and compare it; an exception is an ERROR. ``verifiers`` is
-    ``RULES``, or :func:`rewardlab.rewards.verifiable.mathematics.all_verifiers` for mathematics too."""
-    extraction = extract(solution, problem.contract)
+    ``RULES``, or :func:`rewardlab.rewards.verifiable.hybrid.all_verifiers` for mathematics and programs too."""
+    read = PLACES.get(problem.domain)
+    extraction = read(solution) if read else extract(solution, problem.contract)
     if extraction.status is not AnswerStatus.OK:
         return Verification(0.0, extraction.status)
     try:
@@ -195,6 +209,117 @@ def compare_grounding(problem: Problem, answer: str) -> Verification:
     return _graded(min(1.0, total / len(truth)), answer)
 
 
+# Constraints of an instruction: how long a response is, in what form, with which words. The kinds are those of IFEval
+# (arXiv 2311.07911, table 1) that a rule can decide. All must hold: with a share of them as reward, an answer of one letter
+# would be paid for every word that it does not use.
+_BULLET = re.compile(r"[ \t]*(?:[-*•]|[0-9]{1,3}[.)])[ \t]+\S")
+_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
+_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|(?<=[。！？])")
+
+COUNTS: Mapping[str, Callable[[str], int]] = {
+    "characters": len,
+    "words": lambda text: len(_WORD.findall(text)),
+    "sentences": lambda text: sum(any(map(str.isalnum, part)) for part in _SENTENCE_END.split(text)),
+    "lines": lambda text: sum(bool(line.strip()) for line in text.splitlines()),
+    "paragraphs": lambda text: sum(bool(part.strip()) for part in re.split(r"\n[ \t]*\n", text)),
+    "bullets": lambda text: sum(bool(_BULLET.match(line)) for line in text.splitlines()),
+    "commas": lambda text: len(re.findall("[,，、]", text)),
+}
+"""What is counted. A word may contain an apostrophe, a hyphen, a point or a comma (1,000); a bullet is a line that begins with
+"-", "*", "•" or a number; paragraphs are parted by empty lines."""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict | list)
+    except ValueError:
+        return False
+
+
+FORMS: Mapping[str, Callable[[str], bool]] = {
+    "json": _is_json,
+    "lowercase": lambda text: text == text.lower(),
+    "uppercase": lambda text: text == text.upper(),
+    "quoted": lambda text: len(text) > 1 and text[0] + text[-1] in ('""', "“”"),
+}
+PHRASES = ("include", "exclude", "starts", "ends")
+
+
+def times(text: str, phrase: str) -> int:
+    """Return how often a phrase is in a text as whole words, whatever the case and the blanks."""
+    words = r"\s+".join(map(re.escape, phrase.split()))
+    return len(re.findall(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE))
+
+
+def parse_constraints(text: str) -> dict[str, Any]:
+    """Return the constraints of a truth: a JSON object of
+
+    - a name of :data:`COUNTS` with a number, or with [least, most], where null is no limit;
+    - ``form``: a name of :data:`FORMS`;
+    - ``include``, ``exclude``: a list of phrases, as whole words in any case; ``starts``, ``ends``: a text;
+    - ``times``: an object of phrases, each with a number or [least, most].
+
+    Raise ValueError for no object, an empty one, another name or another value.
+    """
+    constraints = json.loads(text)
+    if not isinstance(constraints, dict) or not constraints:
+        raise ValueError('constraints are a JSON object such as {"words": [null, 50], "include": ["blue"]}')
+    for name, value in constraints.items():
+        if name in COUNTS:
+            _limits(name, value)
+        elif name == "times" and isinstance(value, dict) and value and all(map(str.split, value)):
+            for phrase, limits in value.items():
+                _limits(f"times of {phrase!r}", limits)
+        elif not _is_known(name, value):
+            known = ", ".join([*COUNTS, *PHRASES, "times", "form"])
+            raise ValueError(f"constraint {name!r}: {value!r:.60}; expected one of {known}, with a value of its type")
+    return constraints
+
+
+def _is_known(name: str, value: Any) -> bool:
+    if name == "form":
+        return isinstance(value, str) and value in FORMS
+    if name in ("starts", "ends"):
+        return isinstance(value, str) and bool(value.strip())
+    is_list = isinstance(value, list) and bool(value)
+    return name in PHRASES and is_list and all(isinstance(phrase, str) and phrase.strip() for phrase in value)
+
+
+def _limits(name: str, value: Any) -> tuple[float, float]:
+    """Return least and most. Raise ValueError for anything but a whole number or two, of which one may be null."""
+    limits = value if isinstance(value, list) else [value, value]
+    numbers = [limit for limit in limits if limit is not None]
+    is_whole = all(isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0 for limit in numbers)
+    if len(limits) != 2 or not numbers or not is_whole or sorted(numbers) != numbers:
+        raise ValueError(f"{name}: {value!r:.60}; expected a whole number, or [least, most] with null for no limit")
+    return (0 if limits[0] is None else limits[0], float("inf") if limits[1] is None else limits[1])
+
+
+def broken_constraints(constraints: Mapping[str, Any], text: str) -> list[str]:
+    """Return the names of the constraints that a response does not keep to."""
+    return [name for name, value in constraints.items() if not _holds(name, value, text)]
+
+
+def _holds(name: str, value: Any, text: str) -> bool:
+    if name in COUNTS:
+        least, most = _limits(name, value)
+        return least <= COUNTS[name](text) <= most
+    if name == "form":
+        return FORMS[value](text)
+    if name == "times":
+        limits = {phrase: _limits(phrase, of) for phrase, of in value.items()}
+        return all(least <= times(text, phrase) <= most for phrase, (least, most) in limits.items())
+    if name in ("starts", "ends"):
+        folded, part = text.casefold(), value.strip().casefold()
+        return folded.startswith(part) if name == "starts" else folded.endswith(part)
+    return all((times(text, phrase) > 0) == (name == "include") for phrase in value)
+
+
+def compare_constraints(problem: Problem, answer: str) -> Verification:
+    """Return 1 if a whole response keeps to every constraint of the truth, else 0."""
+    return _graded(not broken_constraints(parse_constraints(problem.truth), answer), answer)
+
+
 RULES: dict[str, Compare] = {
     Domain.NUMBER: compare_number,
     Domain.CHOICE: compare_choice,
@@ -202,4 +327,5 @@ RULES: dict[str, Compare] = {
     Domain.OCR: compare_ocr,
     Domain.GROUNDING: compare_grounding,
     Domain.COUNT: compare_count,
+    Domain.CONSTRAINTS: compare_constraints,
 }

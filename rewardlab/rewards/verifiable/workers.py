@@ -11,6 +11,7 @@ import json
 import queue
 import select
 import subprocess
+import weakref
 from collections.abc import Sequence
 from typing import IO, Any
 
@@ -19,13 +20,14 @@ START_S = 60.0  # for a process to load
 
 class WorkerPool:
     """Up to ``num_workers`` processes of one command, for any number of threads; each is started when first needed. The command
-    must answer once, with any line, when it has loaded."""
+    must answer once, with any line, when it has loaded. They end with the pool, or with this process."""
 
     def __init__(self, command: Sequence[str], num_workers: int) -> None:
         self._command, self._num_workers = command, num_workers
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(num_workers):
             self._free.put(None)
+        weakref.finalize(self, _end, self._free)
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Return a process's answer. Raise TimeoutError after ``timeout_s``, OSError or ValueError if the process ended or its
@@ -49,6 +51,14 @@ class WorkerPool:
             if worker is not None:
                 worker.kill()
             self._free.put(None)
+
+
+def _end(free: queue.LifoQueue[_Worker | None]) -> None:
+    """Kill the workers that are free; one at work ends with its input."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            if (worker := free.get_nowait()) is not None:
+                worker.kill()
 
 
 class _Worker:
