@@ -96,8 +96,8 @@ class VerifiedReward:
             fault, cure = "its preferred response", f"correct the truth {truth[:80]!r}, or leave `preferred` out"
         if result.score != 1:
             raise DataError(
-                f"{where}: {fault}, which the rule of its own category does not accept ({result.status.value}); {cure}, or give "
-                "the pair another category"
+                f"{where}: {fault}, which the rule of its own category does not accept ({result.status.value}); {cure}, or "
+                "give the pair another category"
             )
 
     def __call__(

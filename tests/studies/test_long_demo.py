@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from eval.long_demo.build import LINES_OF_LEVEL, LONG, draw_pair
 from eval.long_demo.judgments import Teacher, check_steps, short_judgment, verdict_only
+from eval.long_demo.programs import ProgramConfig, code_pairs
 from eval.long_demo.sheets import ERRORS, LABELS, TASKS, Sheet
 from rewardlab.demo import base_model
 from rewardlab.demo.build import corpus
@@ -23,6 +24,9 @@ from rewardlab.demo.pairs import pairs_of_split
 from rewardlab.demo.server import check_consistency, favored_response
 from rewardlab.demo.tasks import NUMBERS
 from rewardlab.rewards.consistency import consistency_prompt
+from rewardlab.rewards.verifiable.extraction import Contract
+from rewardlab.rewards.verifiable.hybrid import all_verifiers
+from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import follows_format, reasoning_of
 
@@ -212,3 +216,13 @@ def test_naming_what_tokens_show() -> None:
     base_model.learn_to_see(model, processor, config, lambda step, metrics: losses.append(metrics["loss"]))
     assert sum(losses[50:60]) < 0.6 * sum(losses[:10])
     assert all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+
+
+def test_programs_of_sheets() -> None:
+    """Run as Python, the right program passes the tests, which come from the sheet's own steps; the wrong one does not."""
+    pairs = code_pairs(ProgramConfig(num_train=40), "train")
+    reward = VerifiedReward(all_verifiers(), None, contract=Contract.BOXED, thinking=False)
+    assert reward.check(pairs)["verifier"] == 40
+    wrong = [pair.responses[1 - (pair.preferred or 0)] for pair in pairs]
+    assert reward(pairs, wrong, [()] * 40, 0)[0] == [0.0] * 40
+    assert {pair.preferred for pair in pairs} == {0, 1}
