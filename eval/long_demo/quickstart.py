@@ -1,21 +1,51 @@
-"""The long demonstration up to its cold start: `python -m eval.long_demo.quickstart --out runs/long --seed 0`."""
+"""The long demonstration up to its cold start: `python -m eval.long_demo.quickstart --out runs/long/0 --seed 0`.
+
+The base models and SFT judges of the published results are in `starts/SEED`, with weights in 8 bits; their training takes an
+hour of one core. `--from-scratch` trains others.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from eval.long_demo.build import FOLDER
+from rewardlab.demo.build import BASE, pack_base, unpack_base
 from rewardlab.demo.quickstart import open_quickstart
+from rewardlab.training.run.folder import FINAL
 
 BUILD = ("python", "-m", "eval.long_demo.build")
+STARTS = FOLDER / "starts"
+PARTS = {"base": Path("demo") / BASE, "sft": Path("sft") / FINAL}
 SFT_REPORT = Path("bench", "sft", "report.json")
 
 
-def long_quickstart(out: Path, configs: Path = FOLDER, seed: int = 0) -> None:
+def unpack_starts(out: Path, seed: int) -> None:
+    """Put the published base model and SFT judge of a seed where their stages would, unless these have run."""
+    for name, folder in PARTS.items():
+        if (STARTS / str(seed) / name).exists() and not (out / folder).exists():
+            (out / folder).parent.mkdir(parents=True, exist_ok=True)
+            unpack_base(STARTS / str(seed) / name, out / folder)
+
+
+def pack_starts(out: Path, seed: int) -> None:
+    """Make base model and SFT judge of ``out`` the published ones: packed, and replaced by what was packed."""
+    for name, folder in PARTS.items():
+        packed = STARTS / str(seed) / name
+        shutil.rmtree(packed, ignore_errors=True)
+        pack_base(out / folder, packed)
+        (packed / "training_args.bin").unlink(missing_ok=True)
+        shutil.rmtree(out / folder)
+    unpack_starts(out, seed)
+
+
+def long_quickstart(out: Path, configs: Path = FOLDER, seed: int = 0, *, from_scratch: bool = True) -> None:
     """Run every stage that is not done: pairs, base model, teacher, distillation, SFT and its benchmark."""
+    if not from_scratch:
+        unpack_starts(out, seed)
     run, stages = open_quickstart(out, configs, seed, build=BUILD, pipeline=configs / "pipeline.yaml")
     run.run(list(stages.values()))
 
@@ -36,12 +66,17 @@ def _percent(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/long"))
     parser.add_argument("--configs", type=Path, default=FOLDER)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--from-scratch", action="store_true", help="train base model and judge, also of a published seed")
+    parser.add_argument("--pack", action="store_true", help="only make base model and judge of OUT the published ones")
     options = parser.parse_args()
-    long_quickstart(options.out, options.configs, options.seed)
+    if options.pack:
+        pack_starts(options.out, options.seed)
+        return
+    long_quickstart(options.out, options.configs, options.seed, from_scratch=options.from_scratch)
     print("\n".join(figures(json.loads((options.out / SFT_REPORT).read_text(encoding="utf-8")))))
 
 

@@ -8,9 +8,12 @@ two seeds are different.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import shutil
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,16 @@ from eval.studies.method_evaluation import labeled
 from eval.studies.method_trials import MethodContext
 from eval.studies.methods import Arm, Settings
 from eval.studies.study import NUM_THREADS, Trial, digest, make_once
+from rewardlab.config import PRMConfig
 from rewardlab.demo.build import TRUTHS
+from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
 from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import any_correct_score, micro
 from rewardlab.models.checkpoints import commit
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.training.prm import train_prm
 from rewardlab.types import Judgment, Order, PreferencePair, Vote
 
 RATE = 3e-4
@@ -42,17 +50,18 @@ SETTINGS = Settings(
     value_steps=80,
     num_validation=100,
     num_test=200,
-    num_votes=8,
+    num_votes=5,
     num_vote_pairs=0,
     verify_pairs=1500,
     verify_max_tokens=768,
 )
+PROCESS, PROCESS_VOTES = "process", 2  # folder of a process reward model, and votes of each pair that it learns from
 _STRESS = {"iterations": 4, "learning_rate": 4 * RATE}
 _TAIL = {"overlong_margin": 640}  # of 768 tokens: each beyond 128 costs a little
 _PPO = {"kl_coef": 0.0}  # no KL penalty in any arm of this comparison but GRPO's
 
 ARMS: dict[str, Arm] = {
-    "stable_reinforce": Arm("StableReinforce", "stable_reinforce"),
+    "stable_reinforce": Arm("StableReinforce", "stable_reinforce", keep=True),
     # A cold start is needed; hard pairs are better.
     "from_base": Arm("RL from the base model", "stable_reinforce", start="base"),
     "easy": Arm("on pairs solved at once", "stable_reinforce", {"attempts": ["1"]}),
@@ -94,6 +103,12 @@ ARMS: dict[str, Arm] = {
     "dapo_no_dynamic": Arm("DAPO without dynamic sampling", "dapo", {"dynamic_sampling": "off"}, against="dapo"),
     "dapo_no_overlong": Arm("DAPO without the cost of length", "dapo", {"overlong_margin": None}, against="dapo"),
     "rlcs": Arm("RLCS", "rlcs", against="grpo"),
+    # Process rewards, with true labels of steps.
+    "reinforce": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
+    "process_dense": Arm(
+        "REINFORCE++-baseline with rewards of steps", "reinforce_pp_baseline", process="process_reward", against="reinforce"
+    ),
+    "process_value": Arm("PPO, critic from labels of steps", "ppo", _PPO, fit_steps=0, process="value_init", against="ppo"),
     # Exploration.
     "fire": Arm("FIRE, the first token", "stable_reinforce", {"hot_token": {"position": None}}),
     # Truncated rollouts and self-correction.
@@ -110,15 +125,20 @@ ARMS: dict[str, Arm] = {
 }
 
 
+def truths_of(demo: Path) -> dict[str, Truth]:
+    """Return the truths of a demonstration by the hashes of their pictures."""
+    return {truth.image_sha256: truth for truth in read_truths(demo / TRUTHS)}
+
+
 class StepMetrics:
     """What the votes and their steps say of a judge, by the truths of its pairs."""
 
     def __init__(self, demo: Path) -> None:
-        self._path = demo / TRUTHS
+        self._demo = demo
 
     @cached_property
-    def _truths(self) -> dict[str, Any]:
-        return {truth.image_sha256: truth for truth in read_truths(self._path)}
+    def _truths(self) -> dict[str, Truth]:
+        return truths_of(self._demo)
 
     def __call__(self, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
 
@@ -157,18 +177,57 @@ def _by_order(votes: Sequence[Vote]) -> list[list[Vote]]:
     return [of for order in Order if (of := [vote for vote in votes if vote.order is order])]
 
 
+class LongWorld(MethodContext):
+    """The study of one seed's judge; its steps have labels."""
+
+    def process_model(self) -> Path:
+        """Return a process reward model of the judge's own judgments, made once: +1 at the end of each step up to the first
+        untrue one, -1 from there."""
+        folder = self.out / PROCESS
+
+        def make() -> dict[str, Any]:
+            began, truths = time.process_time(), truths_of(self.quickstart.run / "demo")
+            pairs = [pair for pair in self.pairs if pair.preferred is not None][: self.settings.verify_pairs]
+            judge = GenerativeJudge(
+                HFSampler(self.model.eval(), self.processor, batch_size=256), self.template, max_tokens=self.settings.max_tokens
+            )
+            orders = [(pair.order,) for pair in pairs]
+            judged = judge.compare_many(pairs, orders=orders, num_votes=PROCESS_VOTES, seed=self.settings.seed)
+            rows = [step_labels(truths, pair, vote) for pair, of in zip(pairs, judged, strict=True) for vote in of.votes]
+            config = PRMConfig(
+                model=str(self.judge), template=self.template.name, learning_rate=1e-3, lr_scheduler="linear", warmup_steps=10,
+                max_steps=self.settings.value_steps, batch_size=32, micro_batch_size=32, adam_beta2=0.98, save_steps=10_000,
+                micro_batch_tokens=self.settings.micro_batch_tokens, gradient_checkpointing=False,
+            )  # fmt: skip
+            shutil.rmtree(folder / "model", ignore_errors=True)  # of a fit that was interrupted
+            path = train_prm(pairs, [row for row in rows if row["ends"]], config, folder / "model")
+            return {"path": str(path), "cpu_s": round(time.process_time() - began, 1)}
+
+        return Path(make_once(folder / "fit.json", make)["path"])
+
+
+def step_labels(truths: Mapping[str, Truth], pair: PreferencePair, vote: Vote) -> dict[str, Any]:
+    """Return a judgment with the ends of its steps and their labels, as `rewardlab prm` reads it."""
+    text = vote.completion.text
+    steps = check_steps(truths[hashlib.sha256(pair.images[0]).hexdigest()], pair.shown(vote.order), text)
+    good = list(accumulate((step.true for step in steps), lambda before, true: before and true))
+    labels = [1 if each else -1 for each in good]
+    ends = [step.end for step in steps]
+    return {"pair_id": pair.pair_id, "order": vote.order.value, "text": text, "ends": ends, "labels": labels}
+
+
 class LongContext:
     """The judges of all seeds: trial ``seed`` trains the one of ``run/seed``."""
 
     def __init__(self, run: Path, settings: Settings, out: Path) -> None:
         self._run, self._settings, self._out = run, settings, out
-        self._worlds: dict[int, MethodContext] = {}
+        self._worlds: dict[int, LongWorld] = {}
         self._commit = commit()
 
-    def world(self, seed: int) -> MethodContext:
+    def world(self, seed: int) -> LongWorld:
         """Return the study of a seed's own judge."""
         if seed not in self._worlds:
-            world = MethodContext(self._run / str(seed), self._settings, self._out / "starts" / str(seed), ARMS)
+            world = LongWorld(self._run / str(seed), self._settings, self._out / "starts" / str(seed), ARMS)
             kept = make_once(world.out / "judge.json", lambda: {"judge": digest(world.judge)})["judge"]
             if kept != digest(world.judge):
                 raise ConfigError(f"{world.out}: holds results of another judge than {world.judge} ({kept}); use another --out")

@@ -54,7 +54,7 @@ from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.models.checkpoints import commit, template_for
+from rewardlab.models.checkpoints import commit, template_for, write_card
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.rewards.judgment import terms_of
@@ -69,7 +69,7 @@ from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import ResumableSFTTrainer, train_sft
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
 
-VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
+VERIFYING, CRITICS, KEPT = "verifying", "critics", "kept"  # folders of PAG's start, fitted critics, and judges that stay
 VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
 
 # The metrics of every rollout batch that a record keeps, if the method has them.
@@ -297,6 +297,10 @@ class MethodContext:
 
         return make_once(folder / "fit.json", make)
 
+    def process_model(self) -> Path:
+        """Return a model of step labels. Raise ConfigError for a demonstration whose steps have no truth."""
+        raise ConfigError("an arm needs labels of steps, which this demonstration does not have; leave it out")
+
     def rows(self, config: RLConfig, pairs: Sequence[PreferencePair] | None = None) -> Any:
         return rl_rows(hard_pairs(self.pairs, config) if pairs is None else pairs, self.template, both_orders=True)
 
@@ -332,6 +336,8 @@ class MethodContext:
         fit = self.critic(trial.arm, trial.seed) if arm.is_fitted else None
         if fit is not None:
             config = config.model_copy(update={"value_init": fit["path"]})
+        if arm.process:
+            config = config.model_copy(update={arm.process: str(self.process_model())})
         path = self.start_of(trial.arm)
         model = copy.deepcopy(self.model) if path == self.judge else load_model(str(path), device="cpu")[0]
         budgets = self.settings.budgets[:1] if is_validation else self.settings.budgets
@@ -341,10 +347,16 @@ class MethodContext:
                 return self.evaluator_of(verify=verifies).scores(model, self.validation, verify=verifies)
             return self.measure(model, last=budget == budgets[-1], verify=verifies)
 
+        trained = train_to_budgets(
+            self.build(config, arm), config, model, budgets, evaluate, partial(self._reward, trial, config, model)
+        )
+        if arm.keep and not is_validation:
+            folder = self.out / KEPT / trial.name
+            model.save_pretrained(folder)
+            self.processor.save_pretrained(folder)
+            write_card(folder, template=self.template, stage="rl")
         return {
-            **train_to_budgets(
-                self.build(config, arm), config, model, budgets, evaluate, partial(self._reward, trial, config, model)
-            ),
+            **trained,
             "fit": None if fit is None else {name: value for name, value in fit.items() if name != "path"},
             "start": own_start,
             "commit": self.commit,

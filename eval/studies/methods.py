@@ -26,7 +26,8 @@ class Arm:
     takes, because it differs from that arm in one part. ``fit_steps``: the steps for which its critic is fitted, if not
     :attr:`Settings.value_steps`. ``start``: the quickstart's checkpoint that it trains, ``sft`` or ``base``. ``on_votes``: its
     pairs are those that some of the start's own votes judge right and some wrong, whatever their tags. ``against``: the arm
-    that it is compared with."""
+    that it is compared with. ``keep``: its last judge stays in ``OUT/kept``. ``process``: what a model of step labels is in its
+    config, ``process_reward`` or ``value_init``."""
 
     title: str
     recipe: str
@@ -37,6 +38,8 @@ class Arm:
     start: str = "sft"
     on_votes: bool = False
     against: str = "stable_reinforce"
+    keep: bool = False
+    process: str = ""
 
     @property
     def is_preference(self) -> bool:

@@ -11,15 +11,18 @@ import pytest
 
 from eval.long_demo.build import LONG, LongConfig
 from eval.long_demo.judgments import Teacher, verdict_only
-from eval.studies.long import ARMS, RATE, SETTINGS, LongContext, StepMetrics, check_runs
+from eval.studies.long import ARMS, RATE, SETTINGS, LongContext, StepMetrics, check_runs, step_labels
 from eval.studies.long_report import COMPARED, draw, markdown, summarize
-from eval.studies.method_trials import MethodContext
+from eval.studies.method_trials import KEPT, MethodContext
 from eval.studies.study import Trial, config_digest, open_study, plan, read_records, work
 from rewardlab.config import SFTConfig
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.build import TRUTHS, build_base, build_pairs
 from rewardlab.demo.pairs import pairs_of_split, read_truths
 from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Vote
 from rewardlab.verdicts.parse import verdict_of
@@ -64,7 +67,7 @@ def test_a_study_in_small(world: Path, tmp_path: Path) -> None:
     """Arms with other pairs, from the base model and with a critic meet both budgets; the report compares them by seed."""
     context = LongContext(world, SMALL, tmp_path)
     start = open_study(context, tmp_path)
-    arms = ("stable_reinforce", "from_base", "hard_votes", "vc_ppo")
+    arms = ("stable_reinforce", "from_base", "hard_votes", "vc_ppo", "process_dense", "process_value")
     for trial in plan(ARMS, arms, [0], [RATE]):
         work(context, trial, tmp_path)
     records = read_records(tmp_path)
@@ -79,6 +82,10 @@ def test_a_study_in_small(world: Path, tmp_path: Path) -> None:
     assert "PPO" in markdown(summary)
     draw(summary, tmp_path / "long.png")
     assert (tmp_path / "long.png").stat().st_size > 10_000
+    judge = GenerativeJudge(
+        HFSampler.load(tmp_path / "starts" / "0" / KEPT / f"stable_reinforce-{RATE:g}-0"), load_template("plain")
+    )
+    assert len(judge.compare(read_pairs(world / "0" / "demo" / "test.parquet")[0]).votes) == 2
 
 
 def test_a_training_that_ends_early_is_no_result(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +115,7 @@ def test_every_arm_has_a_config_and_an_arm_to_compare_with() -> None:
         assert arm.against in ARMS
         if name != "stable_reinforce":
             other = ARMS[arm.against]
-            parts = ("start", "on_votes", "fit_steps", "consistency")
+            parts = ("start", "on_votes", "fit_steps", "consistency", "process")
             differs = any(getattr(arm, part) != getattr(other, part) for part in parts)
             assert differs or config_digest(configs[name]) != config_digest(configs[arm.against]), name
 
@@ -135,6 +142,19 @@ def test_metrics_of_steps(tmp_path: Path) -> None:
     metrics = StepMetrics(tmp_path)(judgments, pairs)
     assert (metrics["waits"], metrics["no_lines"], metrics["lines_true"], metrics["all_true"]) == (0.25, 0.25, 1.0, 0.75)
     assert metrics["votes"] == {"1": 1.0}
+
+
+def test_labels_of_steps() -> None:
+    """By hand: all steps of a careful judgment are good; from a changed word on, none is."""
+    [pair], [truth] = pairs_of_split(1, "test", seed=0, difficulty=LONG)
+    careful = Teacher(shallow=(0.0,) * 3, half=(0.0,) * 3, misled=(0.0,) * 3, slip=0.0)
+    text = careful.judge(truth, pair.shown(Order.GIVEN), random.Random(0))
+    for wrong, bad in ((None, len(text)), ("correct", text.index("correct"))):
+        said = text if wrong is None else text.replace(wrong, "wrong", 1)
+        vote = Vote(Order.GIVEN, verdict_of(done := Completion(said, FinishReason.STOP), "think_answer"), done)
+        row = step_labels({truth.image_sha256: truth}, pair, vote)
+        assert len(row["ends"]) == len(row["labels"]) >= 7
+        assert row["labels"] == [1 if end <= bad else -1 for end in row["ends"]]
 
 
 def test_a_seed_without_its_demonstration_is_refused(tmp_path: Path) -> None:
