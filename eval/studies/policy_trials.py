@@ -14,7 +14,7 @@ from typing import Any
 from transformers import PrinterCallback, TrainerCallback
 
 from eval.studies.policy import ARMS, Settings, policy_config, scalar_config, start_config
-from eval.studies.study import Quickstart, Trial, digest
+from eval.studies.study import Quickstart, Trial, digest, make_once
 from rewardlab.config import PolicyConfig
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError
@@ -24,7 +24,7 @@ from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.pairwise import Anchors, LeastReward, PairwiseReward, PolicyReward, ScalarReward, without_thinking
-from rewardlab.rewards.policy_function import anchors_of
+from rewardlab.rewards.policy_function import AnchorsById, anchors_of
 from rewardlab.rewards.policy_signs import TRENDS, JudgeChecks
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
@@ -180,8 +180,6 @@ class PolicyContext:
             train_sft(pairs, start_config(self.settings, base=self.quickstart.base), self.out / START)
         if not is_finished(self.out / SCALAR):
             train_reward_model(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
-        config = self.config_of(Trial(0, "first_policy"))
-        anchors_of(self.pairs, config, self.template, self.out)  # once, before any trial looks for them
         return self.evaluate(*load_model(str(self.first), device="cpu"))
 
     def prepare(self, start: dict[str, Any]) -> None:
@@ -221,6 +219,17 @@ class PolicyContext:
         scores["answers"] = [f"{pair.question} {row[0]}" for pair, row in list(zip(self.test, texts, strict=True))[:4]]
         return scores
 
+    def anchors(self, config: PolicyConfig, reward: PolicyReward) -> AnchorsById | None:
+        """Return each question's anchor; the first policy's own answers are made once for all trials."""
+        folder = self.out / "anchors" / config.anchor
+        config = config.model_copy(update={"seed": self.settings.seed})
+
+        def anchors() -> AnchorsById | None:
+            return anchors_of(self.pairs, config, self.template, folder, reward)
+
+        make_once(folder / "made.json", lambda: {"number": len(anchors() or ())})  # other processes wait
+        return anchors()
+
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train and evaluate; the curves have a point for each rollout batch."""
         if ARMS[trial.arm].judge not in self.rewards:
@@ -229,8 +238,7 @@ class PolicyContext:
         model, curves, reward = copy.deepcopy(self.model), Curves(), self.rewards[ARMS[trial.arm].judge]
         signs, config = SignsLog(self.settings.test_every, self.sampled_accuracy), self.config_of(trial)
         with tempfile.TemporaryDirectory() as folder:
-            # The first policy's own answers are made once for all trials, beside it.
-            anchors = anchors_of(self.pairs, config, self.template, self.out)
+            anchors = self.anchors(config, reward)
             rows = policy_rows(self.pairs, self.template)
             build = partial(build_policy_trainer, rows, self.pairs, reward, anchors)
             if config.value_pretrain_steps:

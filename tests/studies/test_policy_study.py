@@ -46,10 +46,12 @@ def test_what_is_right(answer: str, right: bool) -> None:
 def test_only_the_pay_differs() -> None:
     """Configs of all arms are one but for the anchor and the KL term."""
     configs = {arm: policy_config(Trial(0, arm), Settings(), model=Path("m")) for arm in ARMS if not ARMS[arm].ppo}
-    changes = {"anchor": "group", "kl_coef": 0.0}
+    changes = {"anchor": "group", "kl_coef": 0.0, "kl": "k1_reward"}
     assert len({config.model_copy(update=changes).model_dump_json() for config in configs.values()}) == 1
-    assert {config.anchor for config in configs.values()} == {"preferred", "start", "group"}
-    assert [arm for arm, config in configs.items() if config.kl_coef] == ["right_answer_kl", "right_answer_kl_1"]
+    assert {config.anchor for config in configs.values()} == {"preferred", "start", "best", "group"}
+    held = [arm for arm, config in configs.items() if config.kl_coef]
+    assert held == ["right_answer_kl", "right_answer_kl_1", "first_policy_kl", "best_of_four_kl", "truth_kl"]
+    assert all(configs[arm].kl == "k2_loss" for arm in held)  # a term of the loss, which the policy cannot trade for reward
 
 
 def test_pairwise_rls_own_method() -> None:
@@ -125,7 +127,7 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pair
     assert all(0 <= row["accuracy"] <= 1 for row in records.values())
     assert {len(row["signs"]["answers/novelty"]) for row in records.values()} == {SMALL.steps}
     assert all([step for step, _ in row["held_out"]] == [0, 1, 2] for row in records.values())
-    assert (tmp_path / "out" / "anchors.jsonl").exists()
+    assert (tmp_path / "out" / "anchors" / "start" / "anchors.jsonl").exists()
     assert "Bradley-Terry" in markdown(summarize(list(records.values()), start, 1))
     with pytest.raises(ConfigError, match="finished quickstart"):
         PolicyContext(tmp_path / "none", SMALL, tmp_path / "out")
