@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from pydantic import BaseModel
 
-from eval.long_demo.judgments import WAIT, check_steps
+from eval.long_demo.build import FOLDER
+from eval.long_demo.judgments import WAIT, check_steps, short_judgment, verdict_only
 from eval.studies.method_evaluation import labeled
 from eval.studies.method_trials import MethodContext
 from eval.studies.methods import Arm, Settings
 from eval.studies.study import NUM_THREADS, Trial, digest, make_once
-from rewardlab.config import PRMConfig
+from rewardlab.config import PRMConfig, SFTConfig, load_config
 from rewardlab.demo.build import TRUTHS
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
@@ -36,6 +37,8 @@ from rewardlab.metrics.accuracy import any_correct_score, micro
 from rewardlab.models.checkpoints import commit
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.prm import train_prm
+from rewardlab.training.run.folder import FINAL
+from rewardlab.training.sft import train_sft
 from rewardlab.types import Judgment, Order, PreferencePair, Vote
 
 RATE = 3e-4
@@ -55,6 +58,8 @@ SETTINGS = Settings(
     verify_pairs=1500,
     verify_max_tokens=768,
 )
+FORMS = {"verdict": verdict_only, "short": short_judgment}  # of judgments: other starts than the SFT judge
+SFT, TAUGHT_STEPS = FOLDER / "sft.yaml", 300
 PROCESS, PROCESS_VOTES = "process", 2  # folder of a process reward model, and votes of each pair that it learns from
 _STRESS = {"iterations": 4, "learning_rate": 4 * RATE}
 _TAIL = {"overlong_margin": 640}  # of 768 tokens: each beyond 128 costs a little
@@ -103,6 +108,9 @@ ARMS: dict[str, Arm] = {
     "dapo_no_dynamic": Arm("DAPO without dynamic sampling", "dapo", {"dynamic_sampling": "off"}, against="dapo"),
     "dapo_no_overlong": Arm("DAPO without the cost of length", "dapo", {"overlong_margin": None}, against="dapo"),
     "rlcs": Arm("RLCS", "rlcs", against="grpo"),
+    # Think, or answer at once.
+    "answers": Arm("from a judge that answers at once", "stable_reinforce", start="verdict"),
+    "short": Arm("from a judge that checks one line", "stable_reinforce", start="short"),
     # Process rewards, with true labels of steps.
     "reinforce": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
     "process_dense": Arm(
@@ -179,6 +187,28 @@ def _by_order(votes: Sequence[Vote]) -> list[list[Vote]]:
 
 class LongWorld(MethodContext):
     """The study of one seed's judge; its steps have labels."""
+
+    def start_named(self, name: str) -> Path:
+        """Return a checkpoint of the quickstart, or a judge of another form of judgments, taught once: by the SFT judge's
+        recipe from the same base model, on the same pairs, for :data:`TAUGHT_STEPS`."""
+        if name not in FORMS:
+            return super().start_named(name)
+        folder = self.out / name
+
+        def make() -> dict[str, Any]:
+            began, truths = time.process_time(), truths_of(self.quickstart.run / "demo")
+            pairs = [
+                replace(pair, judgment=FORMS[name](truths[hashlib.sha256(pair.images[0]).hexdigest()], pair.shown(pair.order)))
+                for pair in self.pairs
+                if pair.judgment
+            ]
+            config = load_config(SFTConfig, SFT, model=str(self.quickstart.base), max_steps=TAUGHT_STEPS, save_steps=10_000)
+            shutil.rmtree(folder / "sft", ignore_errors=True)  # of a training that was interrupted
+            train_sft(pairs, config, folder / "sft")
+            return {"cpu_s": round(time.process_time() - began, 1)}
+
+        make_once(folder / "made.json", make)
+        return folder / "sft" / FINAL
 
     def process_model(self) -> Path:
         """Return a process reward model of the judge's own judgments, made once: +1 at the end of each step up to the first

@@ -50,7 +50,10 @@ def rows_of(records: Sequence[Record], budget: int) -> dict[int, Record]:
 
 def arm_row(records: Sequence[Record], against: Sequence[Record], budget: int) -> dict[str, Any]:
     """Return an arm's means at a budget, and its differences by seed to its judges before RL and to the arm ``against``."""
-    rows, before = rows_of(records, budget), {record["seed"]: flat_row(record["plain"]) for record in records}
+    rows, before = (
+        rows_of(records, budget),
+        {record["seed"]: flat_row(record["start"] or record["plain"]) for record in records},
+    )
     return {
         "num_seeds": len(rows),
         "non_finite": sum(record["status"] != "finished" for record in records),

@@ -215,9 +215,8 @@ class MethodContext:
 
     def start_of(self, arm: str) -> Path:
         """Return the checkpoint that an arm starts from; :meth:`verifying` makes PAG's."""
-        if self.arms[arm].start == "base":
-            return self.quickstart.base
-        return self.out / VERIFYING / "sft" / FINAL if self.arms[arm].recipe == "pag" else self.judge
+        is_pag = self.arms[arm].recipe == "pag"
+        return self.out / VERIFYING / "sft" / FINAL if is_pag else self.start_named(self.arms[arm].start)
 
     def start(self) -> dict[str, Any]:
         return {"plain": self.measure(self.model, last=True)}
@@ -236,6 +235,20 @@ class MethodContext:
     def evaluator_of(self, *, verify: bool) -> Evaluator:
         """Return the evaluator; turns of a judge that verifies have a length of their own."""
         return replace(self.evaluator, max_tokens=self.settings.verify_max_tokens) if verify else self.evaluator
+
+    def scores_of_start(self, arm: Arm) -> dict[str, Any] | None:
+        """Return the scores of an arm's own start, measured once; None for the SFT judge's, and for a base model's, which
+        gives no verdict."""
+        if arm.start in ("sft", "base"):
+            return None
+        path = self.start_named(arm.start)
+        return make_once(
+            self.out / VERIFYING / f"{arm.start}.json", lambda: self.measure(load_model(str(path), device="cpu")[0], last=True)
+        )
+
+    def start_named(self, name: str) -> Path:
+        """Return a checkpoint of the quickstart, ``sft`` or ``base``."""
+        return {"sft": self.judge, "base": self.quickstart.base}[name]
 
     def verifying(self) -> dict[str, Any]:
         """Return the scores of PAG's start, made once: taught to verify its judgments from its own votes, right and wrong."""
@@ -332,7 +345,7 @@ class MethodContext:
             return self._prefer(trial)
         verifies = arm.recipe == "pag"
         config = config_of(arm, trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
-        own_start = self.verifying() if verifies else None
+        own_start = self.verifying() if verifies else self.scores_of_start(arm)
         fit = self.critic(trial.arm, trial.seed) if arm.is_fitted else None
         if fit is not None:
             config = config.model_copy(update={"value_init": fit["path"]})

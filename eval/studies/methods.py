@@ -24,7 +24,8 @@ class Arm:
 
     ``consistency``: the demonstration's checker is queried and its answer rewarded. ``rate_of``: the arm whose rate this one
     takes, because it differs from that arm in one part. ``fit_steps``: the steps for which its critic is fitted, if not
-    :attr:`Settings.value_steps`. ``start``: the quickstart's checkpoint that it trains, ``sft`` or ``base``. ``on_votes``: its
+    :attr:`Settings.value_steps`. ``start``: the checkpoint that it trains: the quickstart's ``sft`` or
+    ``base``, or one that the study makes. ``on_votes``: its
     pairs are those that some of the start's own votes judge right and some wrong, whatever their tags. ``against``: the arm
     that it is compared with. ``keep``: its last judge stays in ``OUT/kept``. ``process``: what a model of step labels is in its
     config, ``process_reward`` or ``value_init``."""

@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seed 0's demonstration, with a base model of two steps that learnt to state a verdict."""
     run = tmp_path_factory.mktemp("long") / "0"
     config = LongConfig(
-        num_train=24, num_test=6, num_validation=4, hidden=32, layers=1, vocab_size=600, base_steps=2, naming_steps=1
+        num_train=32, num_test=6, num_validation=4, hidden=32, layers=1, vocab_size=600, base_steps=2, naming_steps=1
     )
     build_pairs(run / "demo", config)
     base, truths = build_base(run / "demo", config), read_truths(run / "demo" / TRUTHS)
@@ -63,11 +63,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.parent
 
 
-def test_a_study_in_small(world: Path, tmp_path: Path) -> None:
+def test_a_study_in_small(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arms with other pairs, from the base model and with a critic meet both budgets; the report compares them by seed."""
+    monkeypatch.setattr("eval.studies.long.TAUGHT_STEPS", 2)
     context = LongContext(world, SMALL, tmp_path)
     start = open_study(context, tmp_path)
-    arms = ("stable_reinforce", "from_base", "hard_votes", "vc_ppo", "process_dense", "process_value")
+    arms = ("stable_reinforce", "from_base", "hard_votes", "vc_ppo", "process_dense", "process_value", "short")
     for trial in plan(ARMS, arms, [0], [RATE]):
         work(context, trial, tmp_path)
     records = read_records(tmp_path)
