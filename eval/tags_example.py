@@ -1,8 +1,9 @@
 """Pairs for a judge of tags: which of two titles fits three clips, which of two items fits a query.
 
 ``python -m eval.tags_example --out runs/tags`` writes ``train.jsonl`` and ``test.jsonl`` with their pictures. A clip is two
-frames of one scene in motion. Both titles name a colour that is in the clips; the right one is in all three. An item is a
-picture within a response. The judgments name what is seen, so that SFT teaches to look at each clip before it answers.
+drawings of one scene, as two frames of it. Both titles name a colour that is in the clips; the right one is in all three. An
+item is a picture within a response. The judgments name what is seen, so that SFT teaches to look
+at each clip before it answers.
 """
 
 from __future__ import annotations

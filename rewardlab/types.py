@@ -84,8 +84,9 @@ class PreferencePair:
     an ``IMAGE_MARK`` of its text. ``videos``, and ``response_videos`` within the responses, are encoded files too; a judge is
     shown their frames (:func:`rewardlab.data.rows.with_frames`).
     ``ratings`` are single people's choices, ``systems`` the models that wrote the two responses ("": not known). No judge and
-    no rater is shown their names. ``truth`` is what a rule checks instead of the preferred response: tests of a program,
-    constraints, an answer ("": none). ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
+    no rater is shown their names. ``truth`` is what a rule compares responses with, if not the preferred one's final
+    answer: tests of a program, constraints, an answer ("": none). ``provenance`` names recipe and source row:
+    ``rlaif_v:3f2a...``.
     """
 
     pair_id: str

@@ -1,7 +1,7 @@
 """The long demonstration up to its cold start: `python -m eval.long_demo.quickstart --out runs/long/0 --seed 0`.
 
-The base models and SFT judges of the published results are in `starts/SEED`, with weights in 8 bits; their training takes an
-hour of one core. `--from-scratch` trains others.
+A base model and an SFT judge of a seed that are in `starts/SEED`, with weights in 8 bits, are taken from there: their training
+takes an hour of two cores. `--from-scratch` trains others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from eval.long_demo.build import FOLDER
 from rewardlab.demo.build import BASE, pack_base, unpack_base
 from rewardlab.demo.quickstart import open_quickstart
+from rewardlab.models.checkpoints import CARD
 from rewardlab.training.run.folder import FINAL
 
 BUILD = ("python", "-m", "eval.long_demo.build")
@@ -24,11 +25,12 @@ SFT_REPORT = Path("bench", "sft", "report.json")
 
 
 def unpack_starts(out: Path, seed: int) -> None:
-    """Put the published base model and SFT judge of a seed where their stages would, unless these have run."""
+    """Put the published base model and SFT judge of a seed where their stages would, unless one of these has run."""
+    if not (STARTS / str(seed)).exists() or any((out / folder).exists() for folder in PARTS.values()):
+        return
     for name, folder in PARTS.items():
-        if (STARTS / str(seed) / name).exists() and not (out / folder).exists():
-            (out / folder).parent.mkdir(parents=True, exist_ok=True)
-            unpack_base(STARTS / str(seed) / name, out / folder)
+        (out / folder).parent.mkdir(parents=True, exist_ok=True)
+        unpack_base(STARTS / str(seed) / name, out / folder)
 
 
 def pack_starts(out: Path, seed: int) -> None:
@@ -37,12 +39,17 @@ def pack_starts(out: Path, seed: int) -> None:
         packed = STARTS / str(seed) / name
         shutil.rmtree(packed, ignore_errors=True)
         pack_base(out / folder, packed)
-        (packed / "training_args.bin").unlink(missing_ok=True)
+        for name in ("training_args.bin", "README.md"):
+            (packed / name).unlink(missing_ok=True)
+        if (packed / CARD).exists():
+            card = json.loads((packed / CARD).read_text(encoding="utf-8"))
+            kept = {name: card[name] for name in ("stage", "template", "template_hash", "versions")}
+            (packed / CARD).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(out / folder)
     unpack_starts(out, seed)
 
 
-def long_quickstart(out: Path, configs: Path = FOLDER, seed: int = 0, *, from_scratch: bool = True) -> None:
+def long_quickstart(out: Path, configs: Path = FOLDER, seed: int = 0, *, from_scratch: bool = False) -> None:
     """Run every stage that is not done: pairs, base model, teacher, distillation, SFT and its benchmark."""
     if not from_scratch:
         unpack_starts(out, seed)

@@ -32,10 +32,8 @@ from rewardlab.demo.build import TRUTHS
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import any_correct_score, micro
 from rewardlab.models.checkpoints import commit
-from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.prm import train_prm
 from rewardlab.training.run.folder import FINAL
 from rewardlab.training.sft import train_sft
@@ -138,6 +136,11 @@ def truths_of(demo: Path) -> dict[str, Truth]:
     return {truth.image_sha256: truth for truth in read_truths(demo / TRUTHS)}
 
 
+def image_of(pair: PreferencePair) -> str:
+    """Return the hash of a pair's picture, by which its truth is found."""
+    return hashlib.sha256(pair.images[0]).hexdigest()
+
+
 class StepMetrics:
     """What the votes and their steps say of a judge, by the truths of its pairs."""
 
@@ -152,7 +155,7 @@ class StepMetrics:
 
         items, votes, steps, waits = labeled(judgments, pairs), [], [], []
         for judgment, pair in zip(judgments, pairs, strict=True):
-            truth = self._truths[hashlib.sha256(pair.images[0]).hexdigest()]
+            truth = self._truths[image_of(pair)]
             for vote in judgment.votes:
                 votes.append(vote)
                 checked = check_steps(truth, pair.shown(vote.order), vote.completion.text)
@@ -198,7 +201,7 @@ class LongWorld(MethodContext):
         def make() -> dict[str, Any]:
             began, truths = time.process_time(), truths_of(self.quickstart.run / "demo")
             pairs = [
-                replace(pair, judgment=FORMS[name](truths[hashlib.sha256(pair.images[0]).hexdigest()], pair.shown(pair.order)))
+                replace(pair, judgment=FORMS[name](truths[image_of(pair)], pair.shown(pair.order)))
                 for pair in self.pairs
                 if pair.judgment
             ]
@@ -218,11 +221,7 @@ class LongWorld(MethodContext):
         def make() -> dict[str, Any]:
             began, truths = time.process_time(), truths_of(self.quickstart.run / "demo")
             pairs = [pair for pair in self.pairs if pair.preferred is not None][: self.settings.verify_pairs]
-            judge = GenerativeJudge(
-                HFSampler(self.model.eval(), self.processor, batch_size=256), self.template, max_tokens=self.settings.max_tokens
-            )
-            orders = [(pair.order,) for pair in pairs]
-            judged = judge.compare_many(pairs, orders=orders, num_votes=PROCESS_VOTES, seed=self.settings.seed)
+            judged = self.votes_of_start(pairs, PROCESS_VOTES)
             rows = [step_labels(truths, pair, vote) for pair, of in zip(pairs, judged, strict=True) for vote in of.votes]
             config = PRMConfig(
                 model=str(self.judge), template=self.template.name, learning_rate=1e-3, lr_scheduler="linear", warmup_steps=10,
@@ -239,7 +238,7 @@ class LongWorld(MethodContext):
 def step_labels(truths: Mapping[str, Truth], pair: PreferencePair, vote: Vote) -> dict[str, Any]:
     """Return a judgment with the ends of its steps and their labels, as `rewardlab prm` reads it."""
     text = vote.completion.text
-    steps = check_steps(truths[hashlib.sha256(pair.images[0]).hexdigest()], pair.shown(vote.order), text)
+    steps = check_steps(truths[image_of(pair)], pair.shown(vote.order), text)
     good = list(accumulate((step.true for step in steps), lambda before, true: before and true))
     labels = [1 if each else -1 for each in good]
     ends = [step.end for step in steps]

@@ -265,11 +265,8 @@ class MethodContext:
 
     def _teach_to_verify(self, folder: Path) -> None:
         votes, pairs = folder / "votes.jsonl", [pair for pair in self.pairs if pair.judgment]
-        sampler = HFSampler(self.model, self.processor, batch_size=512)
-        judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
         voted = pairs[: self.settings.verify_pairs]
-        orders, num_votes = [(pair.order,) for pair in voted], self.settings.verify_votes
-        write_votes(votes, judge.compare_many(voted, orders=orders, num_votes=num_votes, seed=self.settings.seed))
+        write_votes(votes, self.votes_of_start(voted, self.settings.verify_votes))
         config = SFTConfig(
             model=str(self.judge),
             template=self.template.name,
@@ -322,16 +319,20 @@ class MethodContext:
         rows = self.rows(config, self.undecided() if arm.on_votes else None)
         return partial(build_trainer, rows, config, processor=self.processor, template=self.template)
 
+    def votes_of_start(self, pairs: Sequence[PreferencePair], num_votes: int) -> list[Judgment]:
+        """Return ``num_votes`` judgments of the SFT judge on each pair, in the order of its own judgment."""
+        sampler = HFSampler(self.model.eval(), self.processor, batch_size=512)
+        judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
+        orders = [(pair.order,) for pair in pairs]
+        return judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=self.settings.seed)
+
     def undecided(self) -> list[PreferencePair]:
         """Return the pairs of which the start judges some votes right and some wrong, found once."""
         pairs = [pair for pair in self.pairs if pair.preferred is not None][: self.settings.verify_pairs]
 
         def make() -> dict[str, Any]:
-            judge = GenerativeJudge(
-                HFSampler(self.model, self.processor, batch_size=256), self.template, max_tokens=self.settings.max_tokens
-            )
-            orders, num_votes = [(pair.order,) for pair in pairs], self.settings.verify_votes
-            judged = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=self.settings.seed)
+            num_votes = self.settings.verify_votes
+            judged = self.votes_of_start(pairs, num_votes)
             right = [sum(v.winner == p.preferred for v in j.votes) for j, p in zip(judged, pairs, strict=True)]
             return {"pair_ids": [p.pair_id for p, number in zip(pairs, right, strict=True) if 0 < number < num_votes]}
 
@@ -363,7 +364,7 @@ class MethodContext:
         trained = train_to_budgets(
             self.build(config, arm), config, model, budgets, evaluate, partial(self._reward, trial, config, model)
         )
-        if arm.keep and not is_validation:
+        if arm.keep and trained["status"] == "finished" and not is_validation:
             folder = self.out / KEPT / trial.name
             model.save_pretrained(folder)
             self.processor.save_pretrained(folder)

@@ -221,6 +221,8 @@ class PolicyContext:
 
     def anchors(self, config: PolicyConfig, reward: PolicyReward) -> AnchorsById | None:
         """Return each question's anchor; the first policy's own answers are made once for all trials."""
+        if config.anchor not in ("start", "best"):
+            return anchors_of(self.pairs, config, self.template, self.out)
         folder = self.out / "anchors" / config.anchor
         config = config.model_copy(update={"seed": self.settings.seed})
 

@@ -266,6 +266,9 @@ def data_negatives(options: NegativesOptions) -> None:
     from rewardlab.data.files import write_atomic
     from rewardlab.data.pairs import write_parquet
     from rewardlab.metrics.intervals import wilson_interval
+    from rewardlab.rewards.verifiable.extraction import Contract
+    from rewardlab.rewards.verifiable.hybrid import all_verifiers
+    from rewardlab.rewards.verified import check_truths
     from rewardlab.training.run.inputs import pairs_of
 
     options.check()
@@ -276,6 +279,8 @@ def data_negatives(options: NegativesOptions) -> None:
     known, out = _rightness(options.truth, config.contract), options.out
     columns = columns_of(options.allow)
     pairs = pairs_of(options.data, config.frames, options.policy or "", images=options.images, allow_columns=columns)
+    if options.truth == "rules":
+        check_truths(pairs, all_verifiers(), Contract(config.contract))
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
         raise DataError(f"{options.data}: some pairs share a pair_id, but answers are matched by it; give each pair its own")

@@ -241,7 +241,9 @@ class MappingConfig(Schema):
     systems: list[str] = Field(
         [], description="Columns with the names of the models that wrote the responses, in their order, or one with a list."
     )
-    truth: str | None = Field(None, description="Column of what a rule checks: an answer, tests, constraints; null: none.")
+    truth: str | None = Field(
+        None, description="Column of the truth that a rule compares with: an answer, tests, constraints; null: none."
+    )
     category: str | None = Field(None, description="Column of the pair's category; null: none.")
     source: str | None = Field(None, description="Column of the pair's source; null: none.")
 

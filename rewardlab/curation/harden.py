@@ -130,6 +130,7 @@ def finished(negative: AttackedPair, settings: HardenSettings) -> PreferencePair
         judgment=judgment,
         attempts=pair.attempts if pair.attempts in ("", "unsolved") else "2",  # a tag that RL takes
         teacher_share=None,
+        truth="",  # a rule's, which the attacked texts may break; negatives teach judges
         source=f"{SOURCE}:{negative.family.name}",
         provenance=f"{SOURCE}:{pair.provenance or pair.pair_id}",
     )

@@ -34,7 +34,7 @@ COLUMNS = {
     "preferred": "0 or 1, the better response; null: unknown",
     "judgment, order": "a teacher's reasoned verdict, and how it saw the responses",
     "attempts, teacher_share": "how hard the pair was for the teacher",
-    "truth": "what a rule checks instead of the preferred response",
+    "truth": "what a rule compares responses with, if not the preferred one's final answer",
     "ratings, systems": "choices of single people, and the models that wrote the responses",
     "category, source, licence, level, provenance": "where the pair comes from",
 }

@@ -430,10 +430,11 @@ class PairTable(Sequence[PreferencePair]):
 
 
 def text_identity(pair: PreferencePair) -> bytes:
-    """Return all that a training run reads of a pair, without media."""
+    """Return all that a training run reads of a pair, without media; with a truth also the category, which names its rule."""
     texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
-    tie = str(pair.tie or "")
-    return "".join(f"{len(text)} {text}" for text in texts).encode(errors="surrogatepass") + tie.encode()
+    ruled = (pair.category, pair.truth) if pair.truth else ()  # without, the identity is that of earlier versions
+    joined = "".join(f"{len(text)} {text}" for text in (*texts, *ruled))
+    return joined.encode(errors="surrogatepass") + str(pair.tie or "").encode()
 
 
 # Access to pairs on disk or in memory.

@@ -258,6 +258,14 @@ def clean_text(value: Any, name: str) -> str:
     return text.strip()
 
 
+def clean_truth(value: Any, name: str) -> str:
+    """Return a truth of a row as text, "" for none. Raises DataError if it is none that JSON has."""
+    text = truth_text(value)
+    if not (text is None or isinstance(text, str)):
+        raise DataError(f"{name!r} must be a text, a number, a list or an object, got {value!r:.60}")
+    return text or ""
+
+
 def value_at(row: Mapping[str, Any], path: str) -> Any:
     """Return ``row["a"]["b"][0]`` for path ``a.b.0``. Raises DataError if there is no such place."""
     value: Any = row
@@ -319,7 +327,7 @@ def recipe_of(config: MappingConfig) -> Recipe:
                 videos=source.videos(question.videos, "video"),
                 response_videos=(source.videos(first.videos, "video"), source.videos(second.videos, "video")),
                 systems=systems_of((first_system, second_system), "row"),
-                truth="" if config.truth is None else str(truth_text(value_at(row, config.truth)) or ""),
+                truth="" if config.truth is None else clean_truth(value_at(row, config.truth), config.truth),
             )
 
         def tied(first: Answer, second: Answer, tie: Tie, name: str = "") -> PreferencePair | Dropped:

@@ -13,7 +13,7 @@ response_videos    2 lists of videos
 preferred          int8                0 or 1, the better response; null: unknown, or neither (in JSON also "tie", "Both bad")
 tie                string              "tie" or "both_bad": people called them so; "": no tie
 category, source   string
-truth              string              what a rule checks instead of the preferred response: an answer, tests, constraints
+truth              string              what a rule compares responses with, if not the preferred one's final answer
 licence            string              of the source, as it names it
 level              int8                0..127, difficulty by its maker; null: unknown
 attempts           string              "1".."3": the teacher's first right answer; "unsolved"; "": not asked
@@ -200,9 +200,15 @@ def from_row(
 
 
 def truth_text(value: Any) -> Any:
-    """Return a truth as the format holds it: a number, a list (boxes, tests) or an object (constraints) as JSON."""
-    is_missing = isinstance(value, float) and math.isnan(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, int | float | list | dict) and not is_missing else value
+    """Return a truth as the format holds it: a number, a list (boxes, tests) or an object (constraints) as JSON. A whole number
+    may be 3.0 and a missing one NaN, as in other columns; what JSON does not have is returned as it is."""
+    value = _number(value)
+    if not isinstance(value, int | float | list | dict):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):  # bytes: a mask that is named truth
+        return value
 
 
 def candidates_from_row(

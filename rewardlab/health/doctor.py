@@ -316,7 +316,7 @@ def _judges(names: Sequence[str]) -> str | Finding:
                 check_folder(spec.target)
     except CheckpointError as error:
         return Finding("judge", "look", str(error))
-    return ", ".join(map(str, specs))
+    return ", ".join(map(str, specs)) or "none: rules pay for all pairs"
 
 
 def _engine(engine: EngineConfig) -> str:

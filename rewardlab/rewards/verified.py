@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.rewards.pairwise import Anchors, PolicyReward
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract, place
-from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
-from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
+from rewardlab.rewards.verifiable.hybrid import HybridReward, Prompt, check_truth, hybrid_reward
+from rewardlab.rewards.verifiable.rules import PLACES, Compare, Domain, Problem, verify
+from rewardlab.rewards.verifiable.workers import NUM_WORKERS
 from rewardlab.types import Completion, FinishReason, PreferencePair
 
 
@@ -25,17 +27,49 @@ def truth_in(response: str, contract: Contract) -> str:
 
 
 def truth_of(pair: PreferencePair, contract: Contract) -> str | None:
-    """Return what a rule compares with: the pair's own ``truth``, else its preferred response's final answer; None without."""
-    if pair.truth.strip() or pair.preferred is None:
-        return pair.truth or None
+    """Return what a rule compares responses with: the pair's own ``truth``, else the final answer of its preferred response;
+    None without either. No response is the truth of a program or of constraints."""
+    if pair.truth.strip():
+        return pair.truth
+    if pair.preferred is None or pair.category in PLACES:
+        return None
     return truth_in(pair.responses[pair.preferred], contract)
+
+
+def check_pair(pair: PreferencePair, verifiers: Mapping[str, Compare], contract: Contract) -> bool:
+    """Return whether a rule pays for responses to a pair. Raise DataError if the rule cannot read the truth or cannot run here,
+    or if the truth is the pair's own and its preferred response earns nothing."""
+    truth = truth_of(pair, contract) if pair.category in verifiers else None
+    if truth is None:
+        return False
+    problem, where = Problem(Domain(pair.category), pair.question, truth, contract), f"pair {pair.pair_id!r}"
+    cure = "correct it" if pair.truth.strip() else f"mark the preferred response's final answer as {place('...', contract)}"
+    check_truth(problem, verifiers, where, cure)
+    if pair.truth.strip() and pair.preferred is not None:
+        response = pair.responses[pair.preferred]
+        has_place = pair.category not in PLACES
+        answer = place(truth_in(response, contract), contract) if has_place else response.rpartition("</think>")[2].strip()
+        result = verify(problem, answer, verifiers)
+        if result.score == 0:
+            raise DataError(
+                f"{where} ({pair.category}): its preferred response earns 0 by its own truth {truth[:80]!r} "
+                f"({result.status.value}); correct one of them, leave `preferred` out, or give the pair another category"
+            )
+    return True
+
+
+def check_truths(pairs: Sequence[PreferencePair], verifiers: Mapping[str, Compare], contract: Contract) -> None:
+    """Check the pairs with a truth of their own as :func:`check_pair` does."""
+    for _, pair in light_pairs(pairs):
+        if pair.truth.strip():
+            check_pair(pair, verifiers, contract)
 
 
 class VerifiedReward:
     """Rewards pairs whose category has a verifier (math, number, choice, code, ...) by it, with :func:`truth_of` as the truth,
-    and the others by ``judge`` against their anchor; both 0..1. ``contract`` names the place of a checkable
-    answer, ``thinking`` whether responses must open with ``<think>...</think>``. An unreadable answer earns 0 and is counted by
-    its status.
+    and the others by ``judge`` against their anchor; both 0..1. ``contract`` names the place of a checkable answer,
+    ``thinking`` whether responses must open with ``<think>...</think>``. An unreadable answer earns 0 and is counted by its
+    status.
     """
 
     least: float | None = 0.0
@@ -46,72 +80,51 @@ class VerifiedReward:
     ) -> None:
         self._verifiers, self.judge, self._contract, self._thinking = verifiers, judge, contract, thinking
 
-    def _prompt(self, pair: PreferencePair) -> Prompt:
-        truth = None if pair.preferred is None else pair.responses[pair.preferred]
-        if pair.category in self._verifiers:
-            truth = truth_of(pair, self._contract)
-        best = None if truth is not None else "the anchor"  # each comparison gives the judge its anchor
-        return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
+    def _prompt(self, pair: PreferencePair) -> Prompt | None:
+        """Return the problem of a pair that a rule pays; None for one that the judge does."""
+        truth = truth_of(pair, self._contract) if pair.category in self._verifiers else None
+        if truth is None:
+            return None
+        return Prompt(
+            pair.pair_id,
+            pair.category,
+            pair.question,
+            truth,
+            images=pair.images,
+            contract=self._contract,
+            thinking=self._thinking,
+        )
 
     def ruled(self, pairs: Sequence[PreferencePair]) -> frozenset[str]:
         """Return the ``pair_id`` of the pairs that a rule pays."""
-        prompts = (self._prompt(pair) for _, pair in light_pairs(pairs))
-        return frozenset(prompt.prompt_id for prompt in prompts if route_of(prompt, self._verifiers) is Route.VERIFIER)
+        return frozenset(pair.pair_id for _, pair in light_pairs(pairs) if self._prompt(pair) is not None)
 
     def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
-        """Return how many pairs take which route. Raise DataError if some need a judge and there is none, or if a rule cannot
-        read a truth."""
-        prompts = [self._prompt(pair) for _, pair in light_pairs(pairs)]
-        routes = [route_of(prompt, self._verifiers) for prompt in prompts]
-        judged = sum(route is not Route.VERIFIER for route in routes)
-        if judged and self.judge is None:
+        """Return how many pairs a rule and the judge pay. Raise DataError if some need a judge and there is none, and as
+        :func:`check_pair` does."""
+        ruled = sum(check_pair(pair, self._verifiers, self._contract) for _, pair in light_pairs(pairs))
+        if ruled < len(pairs) and self.judge is None:
             raise DataError(
-                f"{judged:,} of {len(pairs):,} pairs are of no category that a rule can check; expected a category among "
-                f"{', '.join(sorted(self._verifiers))}, or a judge for them"
+                f"{len(pairs) - ruled:,} of {len(pairs):,} pairs can be checked by no rule; expected a category among "
+                f"{', '.join(sorted(self._verifiers))}, and a `truth` if it is {' or '.join(PLACES)}; or a judge for them"
             )
-        for pair, prompt, route in zip((pair for _, pair in light_pairs(pairs)), prompts, routes, strict=True):
-            if route is Route.VERIFIER:
-                self._check_truth(pair, prompt)
-        return {route.value: routes.count(route) for route in Route}
-
-    def _check_truth(self, pair: PreferencePair, prompt: Prompt) -> None:
-        """Raise DataError if the rule cannot read the truth, or does not accept the preferred response."""
-        truth = prompt.truth or ""
-        problem = Problem(Domain(prompt.domain), prompt.question, truth, self._contract)
-        where = f"pair {prompt.prompt_id!r} ({prompt.domain})"
-        if not pair.truth.strip():
-            result = verify(problem, place(truth, self._contract), self._verifiers)
-            fault, cure = (
-                f"its preferred response ends in {truth[:80]!r}",
-                f"mark the final answer as {place('...', self._contract)}",
-            )
-        else:
-            try:
-                self._verifiers[prompt.domain](problem, "0")
-            except ValueError as error:
-                raise DataError(f"{where}: its truth {truth[:80]!r} cannot be read: {error}") from error
-            if pair.preferred is None:
-                return
-            result = verify(problem, pair.responses[pair.preferred].rpartition("</think>")[2].strip(), self._verifiers)
-            fault, cure = "its preferred response", f"correct the truth {truth[:80]!r}, or leave `preferred` out"
-        if result.score != 1:
-            raise DataError(
-                f"{where}: {fault}, which the rule of its own category does not accept ({result.status.value}); {cure}, or "
-                "give the pair another category"
-            )
+        return {"rule": ruled, "judge": len(pairs) - ruled}
 
     def __call__(
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         rewards: list[float | None] = [None] * len(questions)
         counts: Counter[AnswerStatus] = Counter()
-        prompts = [self._prompt(pair) for pair in questions]
-        ruled = [n for n, prompt in enumerate(prompts) if route_of(prompt, self._verifiers) is Route.VERIFIER]
-        for n in ruled:
+        ruled = {n: prompt for n, pair in enumerate(questions) if (prompt := self._prompt(pair)) is not None}
+
+        def pay(n: int) -> HybridReward:
             completion = Completion(responses[n], FinishReason.STOP)
-            result = hybrid_reward(prompts[n], completion, verifiers=self._verifiers, judge=None)
-            rewards[n] = result.score
-            counts[result.status] += 1
+            return hybrid_reward(ruled[n], completion, verifiers=self._verifiers, judge=None)
+
+        with ThreadPoolExecutor(NUM_WORKERS) as pool:  # a batch of endless programs takes a program's limit per worker
+            for n, result in zip(ruled, pool.map(pay, ruled), strict=True):
+                rewards[n] = result.score
+                counts[result.status] += 1
         metrics: Metrics = {
             f"verifier/{status.value}": Metric(counts[status] / max(1, len(ruled)), len(ruled)) for status in AnswerStatus
         }
@@ -142,7 +155,7 @@ def plain(text: str) -> str:
 
 
 def by_rules(verifiers: Mapping[str, Compare], contract: Contract) -> Rightness:
-    """Return a function that knows the pairs of a category with a rule; the preferred response's final answer is the truth.
+    """Return a function that knows the pairs of a category with a rule and with :func:`truth_of`.
     Unreadable answers, and those with partial credit, are unknown."""
 
     def rightness(pair: PreferencePair, answer: str) -> bool | None:

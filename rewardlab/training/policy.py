@@ -23,7 +23,7 @@ from rewardlab.rewards.policy_signs import JudgeChecks, known_answers
 from rewardlab.rewards.rollout import Row
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.hybrid import all_verifiers
-from rewardlab.rewards.verified import Rightness, VerifiedReward, by_rules, exactly
+from rewardlab.rewards.verified import Rightness, VerifiedReward, by_rules, check_truths, exactly
 from rewardlab.samplers.base import VLLM
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
@@ -95,13 +95,17 @@ def _checks(config: PolicyConfig, judge: GenerativeJudge, pairs: Sequence[Prefer
     )
 
 
-def rightness_of(config: PolicyConfig) -> Rightness | None:
-    """Return the function that ``signs.truth`` names, which knows right answers; None for ``none``."""
+def rightness_of(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Rightness | None:
+    """Return the function that ``signs.truth`` names, which knows right answers; None for ``none``. Raise DataError for a truth
+    that its rule cannot read."""
     if config.signs.truth == "exact":
         return exactly
     if config.signs.truth == "none":
         return None
-    return by_rules(all_verifiers(), Contract(config.contract))
+    verifiers, contract = all_verifiers(), Contract(config.contract)
+    if not config.verified:  # else they have been checked
+        check_truths(pairs, verifiers, contract)
+    return by_rules(verifiers, contract)
 
 
 def policy_rows(
@@ -146,7 +150,7 @@ def build_policy_trainer(
         observer=observer,
         gather=gather_object,
         known=known_answers(pairs, config.seed),
-        rightness=rightness_of(config),
+        rightness=rightness_of(config, pairs),
     )
     more = {"kl_coef_of": kl_coef_by_route(config, reward, pairs), **more}
     return make_trainer(rows, config, model, processor, function, out, **more)

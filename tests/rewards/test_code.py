@@ -24,6 +24,10 @@ pytestmark = pytest.mark.skipif(
 DOUBLE = Problem(Domain.CODE, "Double it.", "assert double(3) == 6\nassert double('ab') == 'abab'", Contract.ANSWER)
 ECHO = Problem(Domain.CODE, "Add one.", '[["4", "5\\n"], ["-1", "0"]]', Contract.ANSWER)
 
+NONE = Problem(Domain.CODE, "Find it.", "assert find(2) == None", Contract.ANSWER)
+LENGTH = Problem(Domain.CODE, "Find it.", "assert len(find(2)) == 4", Contract.ANSWER)
+ACCENTS = Problem(Domain.CODE, "Find it.", f"assert find() == {'é' * 6000!r}", Contract.ANSWER)
+
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[CodeVerifier]:
@@ -40,6 +44,15 @@ def verifier() -> Iterator[CodeVerifier]:
         (DOUBLE, "def double(x): raise ValueError", 0, "ok"),
         (DOUBLE, "def double(x: return", 0, "unreadable"),
         (DOUBLE, "double = 7", 0, "ok"),
+        (NONE, "raise SystemExit", 0, "ok"),
+        (NONE, "def find(x): raise SystemExit", 0, "ok"),
+        (NONE, "def find(x): pass", 1, "ok"),
+        (DOUBLE, "def double(x: List[int]): return x + x", 0, "ok"),
+        (DOUBLE, "def double(x): return x + x\nif __name__ == '__main__':\n    print(input())", 1, "ok"),
+        (LENGTH, "def find(x): return 'abc'\nlen = lambda x: 4", 0, "ok"),
+        (ACCENTS, "def find(): return 'é' * 6000", 1, "ok"),
+        (ECHO, "import sys\nsys.stdout.buffer.write(b'%d' % (int(sys.stdin.buffer.read()) + 1))", 1, "ok"),
+        (ECHO, "import time\ntime.sleep(0.6)\nprint(int(input()) + 1)", 1, "ok"),
         (ECHO, "print(int(input()) + 1)", 1, "ok"),
         (ECHO, "import math\nprint(int(input()) + math.floor(1.5), end='   \\n\\n')", 1, "ok"),
         (ECHO, "print(5)", 0, "ok"),
@@ -130,10 +143,17 @@ def test_by_many_threads(verifier: CodeVerifier) -> None:
         ("[[1, 2]]", "two strings each"),
         ("assert f(2) > 1", "a test reads"),
         ("import os", "a test reads"),
-        ("assert f(2) == g(3)", "malformed"),
+        ("assert f(2) == g(3)", "a value that JSON has"),
+        ("assert 4 == f(2)", "a value that JSON has"),
+        ("assert (f(2) == 4) == True", "must not compare"),
+        ("assert (abs(f(2) - 4) < 1) == True", "must not compare"),
+        ('[["1", ""], ["2", " "]]', "expect no output"),
+        ("assert f() == '" + "a" * 40_000 + "'", "more than 30,000 bytes"),
+        pytest.param("-" * 20_000 + "1", "no JSON and no Python", id="signs"),
         ("assert f() == {1, 2}", "not JSON serializable"),
+        pytest.param("[" * 100_000, "nested too deep", id="deep"),
         ("def", "no JSON and no Python"),
-        ("[" + ", ".join(['["", ""]'] * 101) + "]", "101 tests; expected 1 to 100"),
+        ("[" + ", ".join(['["", "1"]'] * 101) + "]", "101 tests; expected 1 to 100"),
     ],
 )
 def test_tests_that_cannot_be_read(text: str, sentence: str) -> None:
@@ -151,13 +171,18 @@ def test_values() -> None:
 @pytest.mark.parametrize(
     ("solution", "status", "program"),
     [
-        ("Like this:\n```py\nx = 1\n```\nIt sets x.", "ok", "x = 1\n"),
-        ("```\nx = 1```", "ok", "x = 1"),
+        ("Like this:\n```py\nx = 1\n```\nIt sets x.", "ok", "x = 1"),
+        ("````python title=a\nx = '```'\n````", "ok", "x = '```'"),
+        ("~~~\r\nx = 1\r\ny = 2\r\n~~~", "ok", "x = 1\ny = 2"),
         ("x = 1", "missing", ""),
         ("```\nx = 1", "unclosed", ""),
+        ("```print(1)```", "unclosed", ""),
         ("```\nx = 1\n```\n```\nx = 2\n```", "several", ""),
         ("```\n\n```", "empty", ""),
-        ("```print(1)```", "unreadable", ""),
+        ("- so:\n  ```python\n  x = 1\n  ```", "ok", "x = 1"),
+        ("\ufeff```\nP = 'a\u2028b'\n```", "ok", "P = 'a\u2028b'"),
+        ("```\nx = 1\n~~~", "unclosed", ""),
+        ("```\nx = 1\n~~~\ny = 2\n```", "ok", "x = 1\n~~~\ny = 2"),
         ("```\n" + "x = 1\n" * 20_000 + "```", "too_long", ""),
     ],
 )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
+import unicodedata
 from typing import Any
 
 import pytest
 
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
-from rewardlab.rewards.verifiable.rules import RULES, Domain, Problem, broken_constraints, parse_constraints, times, verify
+from rewardlab.rewards.verifiable.rules import (
+    COUNTS,
+    RULES,
+    Domain,
+    Problem,
+    broken_constraints,
+    parse_constraints,
+    times,
+    verify,
+)
 
 LETTER = """The blue bird sings. Does it sing at 6.30, or later?
 
@@ -19,8 +30,8 @@ LETTER = """The blue bird sings. Does it sing at 6.30, or later?
 @pytest.mark.parametrize(
     ("constraint", "holds"),
     [
-        ({"words": 19}, True),
-        ({"words": [20, None]}, False),
+        ({"words": 20}, True),
+        ({"words": [21, None]}, False),
         ({"sentences": [4, 4]}, True),
         ({"sentences": 3}, False),
         ({"lines": 3, "paragraphs": 2, "bullets": 2, "commas": 2}, True),
@@ -34,7 +45,7 @@ LETTER = """The blue bird sings. Does it sing at 6.30, or later?
         ({"times": {"it": 2, "birds": [1, 2]}}, True),
         ({"times": {"it": 1}}, False),
         ({"form": "lowercase"}, False),
-        ({"words": 19, "exclude": ["asked"]}, False),
+        ({"words": 20, "exclude": ["asked"]}, False),
     ],
 )
 def test_constraints(constraint: dict[str, Any], holds: bool) -> None:
@@ -57,6 +68,57 @@ def test_other_scripts() -> None:
     assert not broken_constraints({"sentences": 2, "commas": 1}, "今天下雨，明天晴。我们走吧。")
     assert not broken_constraints({"words": 3, "include": ["naïve"]}, "A naïve café")
     assert times("été, étés", "été") == 1
+    assert not broken_constraints({"words": 5, "include": ["蓝色"]}, "天空是蓝色")
+    assert broken_constraints({"exclude": ["蓝色"]}, "天空是蓝色的。") == ["exclude"]
+    assert not broken_constraints({"words": 2}, "नमस्ते दुनिया")
+    assert not broken_constraints({"include": ["blue"]}, "a _blue_ sky")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        *(({"words": [None, 50]}, f"word{joint}" * 500) for joint in ("-", ",", ".", "'", "_", "/", "\u200b ", "\u00ad-")),
+        *(({"sentences": 1}, text) for text in ("One.Two.Three", "**One.** **Two.**", "One.1 Two.1", "One.» Two", "One\nTwo")),
+        *(({"sentences": 1}, text) for text in ("One．Two．", "एक। दो।", "One.[1] Two.[2] Three", "One.😀 Two")),
+        ({"exclude": ["blue"]}, "a bl\u200bue sky"),
+        ({"exclude": ["naïve"]}, unicodedata.normalize("NFD", "a naïve sky")),
+        *(({"exclude": ["blue"]}, f"a bl{mark}ue sky") for mark in "\u034f\ufe0f\u3164\x00\u0332*"),
+        ({"exclude": ["blue"]}, "a \U0001d41b\U0001d425\U0001d42e\U0001d41e sky"),
+        ({"exclude": ["café"]}, "a cafe\u2060\u0301"),
+        ({"exclude": ["it's"]}, "so it’s"),
+        ({"words": [10, None]}, "\u3164 " * 11 + "a"),
+        ({"words": [None, 3]}, "1,2,3,4,5,6"),
+        ({"characters": [500, None]}, f"a{' ' * 600}b"),
+        ({"lines": [3, None]}, "a\n---\n\u2800\nb"),
+        *(({"paragraphs": 1}, f"a{gap}b") for gap in ("\r\n\r\n", "\n\u00a0\n")),
+        ({"bullets": 0}, "+ a\n– c"),
+        ({"form": "json"}, "[NaN]"),
+        ({"form": "quoted"}, '"a" and "b"'),
+        ({"starts": "I am"}, "I amble"),
+    ],
+)
+def test_what_would_evade_a_constraint(constraint: dict[str, Any], text: str) -> None:
+    problem = Problem(Domain.CONSTRAINTS, "q", json.dumps(constraint), Contract.BOXED)
+    assert verify(problem, text, RULES).score == 0
+
+
+@pytest.mark.parametrize("text", ["a" + "." * 30_000 + "1", "a" + "\u0301\u0323" * 30_000, "a." * 30_000, "a " * 30_000])
+def test_long_responses_take_no_time(text: str) -> None:
+    started = time.process_time()
+    everything = {name: [1, None] for name in COUNTS} | {"exclude": ["b " * 90], "ends": "b", "form": "json"}
+    broken_constraints(everything, text)
+    assert time.process_time() - started < 3
+
+
+def test_text_that_is_no_end_of_a_sentence() -> None:
+    """A domain, an abbreviation in capitals, a number, and JSON that holds a line separator."""
+    assert not broken_constraints({"sentences": 1}, "See www.example.com for the U.S.A. at 6.30")
+    assert not broken_constraints({"form": "json"}, '{"a": "x\u2028y"}')
+
+
+def test_lists_are_no_sentences() -> None:
+    assert not broken_constraints({"sentences": 0, "bullets": 2}, "1. 7\n2. 8")
+    assert parse_constraints('{"words": 3, "include": null}') == {"words": 3}
 
 
 def test_all_of_a_response_is_read_in_every_contract() -> None:
@@ -76,8 +138,9 @@ def test_all_of_a_response_is_read_in_every_contract() -> None:
         *("", "7", "[]", "{}", '{"word": 3}'),
         *('{"words": "3"}', '{"words": [3]}', '{"words": [null, null]}', '{"words": [5, 2]}', '{"words": -1}'),
         *('{"words": true}', '{"words": 1.5}', '{"include": []}', '{"include": "blue"}', '{"include": [" "]}'),
+        *('{"words": 0}', '{"characters": [100000, null]}', '{"words": 5, "words": 6}'),
         *('{"form": "xml"}', '{"times": {}}', '{"times": {" ": 1}}', '{"times": {"a": "b"}}', '{"starts": ""}'),
-        *('{"commas": null}'),
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_a_truth_that_cannot_be_read(truth: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rewardlab.config import PolicyConfig, load_yaml
+from rewardlab.data.pair_table import text_identity
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
@@ -289,7 +290,7 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
         sum(value for name, value in values_of(metrics).items() if name.startswith("verifier/") and name != "verifier/share")
         == 1
     )
-    assert verified.check([number, question("q")]) == {"verifier": 1, "judge_truth": 1, "judge_best": 0}
+    assert verified.check([number, question("q")]) == {"rule": 1, "judge": 1}
     with pytest.raises(DataError, match="1 of 2 pairs"):
         VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])
     with pytest.raises(ValueError, match="phi probability"):
@@ -304,7 +305,7 @@ def test_pairs_with_a_truth_of_their_own() -> None:
     )
     short = PreferencePair("s", "Say hello.", ("Hello", "Hi"), None, category="constraints", truth='{"words": 1}')
     verified = VerifiedReward(all_verifiers(), None, contract=Contract.BOXED, thinking=False)
-    assert verified.check([code, short]) == {"verifier": 2, "judge_truth": 0, "judge_best": 0}
+    assert verified.check([code, short]) == {"rule": 2, "judge": 0}
     said = ["```\nprint(5)\n```", "```\nprint(6)\n```", "print(5)", "Hello", "Hello you", ""]
     paid, metrics = verified([code] * 3 + [short] * 3, said, [()] * 6, 0)
     assert paid == [1, 0, 0, 1, 0, 0]
@@ -313,12 +314,34 @@ def test_pairs_with_a_truth_of_their_own() -> None:
     assert counts["verifier/ok"] == pytest.approx(4 / 6)
     assert by_rules(all_verifiers(), Contract.BOXED)(short, "Hello") is True
     for pair, sentence in [
-        (replace(code, truth="def"), "cannot be read: tests are no JSON"),
-        (replace(short, truth='{"word": 1}'), "cannot be read: constraint 'word'"),
-        (replace(code, preferred=1), "its preferred response, which the rule of its own category does not accept"),
+        (replace(code, truth="def"), "cannot read the truth 'def': tests are no JSON"),
+        (replace(short, truth='{"word": 1}'), "cannot read the truth .*: constraint 'word'"),
+        (replace(code, preferred=1), "its preferred response earns 0 by its own truth"),
+        (replace(code, truth=" "), "1 of 1 pairs can be checked by no rule; .* a `truth` if it is code or constraints"),
     ]:
         with pytest.raises(DataError, match=sentence):
             verified.check([pair])
+
+
+def test_a_truth_beside_a_plain_answer() -> None:
+    """The preferred response need not mark its answer, and may earn less than 1 by its truth; without a truth of its own a
+    program is for the judge."""
+    verified = VerifiedReward(all_verifiers(), PairwiseReward(Prefers(grade)), contract=Contract.BOXED, thinking=True)  # type: ignore[arg-type]
+    number = PreferencePair("n", "how many?", ("7", "8"), 0, category="number", truth="7")
+    box = PreferencePair("b", "where?", ("\\boxed{[0,0,10,9]}", "there"), 0, category="grounding", truth="[0,0,10,10]")
+    program = PreferencePair("c", "Add one.", ("```\nx\n```", "no"), 0, category="code")
+    assert verified.check([number, box, program]) == {"rule": 2, "judge": 1}
+    assert text_identity(number) != text_identity(replace(number, truth="8"))  # a run with other truths is another run
+    assert text_identity(replace(number, truth="", category="a")) == text_identity(replace(number, truth="", category="b"))
+
+
+def test_endless_programs_are_run_side_by_side() -> None:
+    code = PreferencePair(
+        "c", "Add one.", ("```\nprint(int(input()) + 1)\n```", "no"), 0, category="code", truth='[["4", "5"]]'
+    )
+    reward = VerifiedReward(all_verifiers(), None, contract=Contract.BOXED, thinking=False)
+    replies = [code.responses[0], *["```\nwhile True: pass\n```"] * 3]
+    assert reward([code] * 4, replies, [()] * 4, 0)[0] == [1, 0, 0, 0]
 
 
 def test_rules_alone(tmp_path: Path) -> None:
@@ -330,7 +353,7 @@ def test_rules_alone(tmp_path: Path) -> None:
     assert policy_module.anchors_of([short], config, load_template("answer"), tmp_path, reward) == {"s": None}
     with pytest.raises(ValueError, match="nothing pays"):
         config_for(tmp_path, judge=None)
-    with pytest.raises(DataError, match="1 of 1 pairs are of no category that a rule can check"):
+    with pytest.raises(DataError, match="1 of 1 pairs can be checked by no rule"):
         policy_module.open_reward(config, [question("q")])
     with pytest.raises(DataError, match="does not say which response is preferred"):
         policy_module.anchors_of([short], config_for(tmp_path), load_template("answer"), tmp_path)
@@ -357,10 +380,10 @@ def test_the_truth_of_a_worked_response() -> None:
     """What stands in its final place, not all of it; a truth that its own rule cannot read is refused before training."""
     worked = PreferencePair("w", "how many?", ("<think>3 + 4</think>So there are \\boxed{7}.", "8"), 0, category="number")
     verified = VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True)
-    assert verified.check([worked])["verifier"] == 1
+    assert verified.check([worked])["rule"] == 1
     assert verified([worked], ["<think>x</think>\\boxed{7}"], [("7",)], 0)[0] == [1.0]
     prose = replace(worked, responses=("There are several of them.", "8"))
-    with pytest.raises(DataError, match=r"of its own category does not accept.*boxed"):
+    with pytest.raises(DataError, match=r"cannot read the truth 'There are several.*is not a number; mark the .* as .boxed"):
         verified.check([prose])
 
 

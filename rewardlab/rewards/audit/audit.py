@@ -23,7 +23,7 @@ from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, RewardResu
 from rewardlab.rewards.verifiable.code import parse_tests
 from rewardlab.rewards.verifiable.extraction import Contract, parse_number, place
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route
-from rewardlab.rewards.verifiable.rules import PLACES, Domain
+from rewardlab.rewards.verifiable.rules import PLACES, Domain, parse_constraints
 from rewardlab.types import Completion, FinishReason
 
 CONTROL = "the truth itself"
@@ -52,7 +52,7 @@ def verifier_probes(prompt: Prompt) -> Iterator[Probe]:
     assert prompt.truth is not None
     truth = prompt.truth.strip()
     if prompt.domain in PLACES:
-        yield from _whole_probes(prompt, program_probes(truth) if prompt.domain == Domain.CODE else {})
+        yield from _whole_probes(prompt, program_probes(truth) if prompt.domain == Domain.CODE else constraint_probes(truth))
         return
     most = OCR_CEILING if prompt.domain == Domain.OCR else 0.0
     opening = THOUGHT if prompt.thinking else ""
@@ -72,7 +72,7 @@ def verifier_probes(prompt: Prompt) -> Iterator[Probe]:
 
 
 def _whole_probes(prompt: Prompt, probes: dict[str, list[str]]) -> Iterator[Probe]:
-    """Yield probes of a truth that no answer can be made from: programs, and responses without a word."""
+    """Yield probes of a truth that no answer can be made from: ``probes``, and responses without a word."""
     opening = THOUGHT if prompt.thinking else ""
     probes = {
         **probes,
@@ -97,16 +97,33 @@ def program_probes(truth: str) -> dict[str, list[str]]:
         }
     )
     equal = "class E:\n    __eq__ = lambda a, b: True\n    __call__ = lambda a, *b, **c: a\n    __hash__ = lambda a: 0\n"
+    wanted = {test.expected.strip() for test in parse_tests(truth) if test.expression is None}  # what a probe must not print
     programs = {
-        "an early exit": ["raise SystemExit(0)", "import os\nos._exit(0)"],
+        "an early exit": [text for text in ("raise SystemExit(0)", "import os\nos._exit(0)") if wanted != {""}],
         "equal to everything": [equal + "\n".join(f"{name} = E()" for name in names) + "\nprint(E())"],
-        "a runner's words": ["print('OK')", "print('1 passed')", "print('[\"True\"]')"],
-        "the tests": [truth, f"print({truth!r})"],
+        "a runner's words": [f"print({text!r})" for text in ("OK", "1 passed", '["True"]') if wanted != {text}],
+        "the tests": [f"print({truth!r})"],
         "endless": ["while True:\n    pass"],
         "enormous": ["x = 1\n" * 20_000],
     }
     fenced = {name: [f"```python\n{text}\n```" for text in texts] for name, texts in programs.items()}
     return {**fenced, "no fence": [truth], "several fences": ["```\nprint(1)\n```\n" * 2], "an open fence": ["```\nprint(1)"]}
+
+
+def constraint_probes(truth: str) -> dict[str, list[str]]:
+    """Return responses that evade a limit or a forbidden phrase: many words as one, and phrases with characters not seen."""
+    constraints, probes = parse_constraints(truth), dict[str, list[str]]()
+    for name, joints in {"words": "-,._/'", "sentences": ("Ab.", "**Ab.** ", "Ab.\u200b")}.items():
+        limits = constraints.get(name)
+        most = limits[1] if isinstance(limits, list) else limits
+        if most is not None and most < 2000:  # of more, a response is cut before it evades anything
+            number = max(most + 1, 200)
+            probes[f"many {name}"] = [joint * number if name == "sentences" else f"word{joint}" * number for joint in joints]
+    if phrases := constraints.get("exclude"):
+        probes["a forbidden phrase"] = [
+            f"So {phrase[:1]}{mark}{phrase[1:]} it is" for phrase in phrases for mark in ("", "\u200b", "\u00ad")
+        ]
+    return probes
 
 
 def _deserves(prompt: Prompt, content: str, truth: str) -> bool:

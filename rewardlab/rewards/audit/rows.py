@@ -21,8 +21,17 @@ from rewardlab.judging.judge import ModelJudge
 from rewardlab.rewards.judgment import JudgedCompletion, compose, terms_of
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
-from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, all_verifiers, hybrid_reward, route_of
-from rewardlab.rewards.verifiable.rules import Compare
+from rewardlab.rewards.verifiable.hybrid import (
+    JudgeScore,
+    PairJudge,
+    Prompt,
+    Route,
+    all_verifiers,
+    check_truth,
+    hybrid_reward,
+    route_of,
+)
+from rewardlab.rewards.verifiable.rules import PLACES, Compare, Domain, Problem
 from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 from rewardlab.verdicts.votes import both_orders_or_none
@@ -146,7 +155,12 @@ class Rewarder:
         return RewardResult(result.score, result.route.value, result.status.value, result.extracted)
 
     def check(self, row: AuditRow) -> None:
-        """Raise DataError for a row that nothing rewards: no verifier, no judge for its reference, no recorded reward."""
+        """Raise DataError for a row that nothing rewards (no verifier, no judge for its reference, no recorded reward) and for
+        tests or constraints that their rule cannot read; no probe would show these."""
+        prompt = row.prompt
+        if prompt.domain in PLACES and prompt.truth and self.source(prompt) == Route.VERIFIER.value:
+            problem = Problem(Domain(prompt.domain), prompt.question, prompt.truth, prompt.contract)
+            check_truth(problem, self._verifiers, prompt.prompt_id)
         if row.recorded is None and self.source(row.prompt) is None:
             route_of(row.prompt, self._verifiers)
             raise DataError(

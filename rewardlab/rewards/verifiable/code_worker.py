@@ -8,11 +8,13 @@ can import those of :data:`MODULES`. Expected values never enter this process, s
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import importlib
 import io
 import json
+import math
 import os
 import platform
 import resource
@@ -26,11 +28,12 @@ from typing import Any
 # fmt: off
 MODULES = ("abc", "array", "bisect", "calendar", "collections", "copy", "dataclasses", "datetime", "decimal", "enum",
            "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "numbers", "operator", "queue", "random",
-           "re", "statistics", "string", "textwrap", "time", "typing", "unicodedata")
+           "re", "statistics", "string", "textwrap", "time", "typing", "unicodedata", "_strptime", "cmath", "pprint",
+           "traceback")
 ALLOWED = {  # by name: its number on x86_64 and on aarch64 (None: it has none)
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
     "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
-    "mremap": (25, 216), "madvise": (28, 233), "getpid": (39, 172), "exit": (60, 93), "gettimeofday": (96, 169),
+    "mremap": (25, 216), "getpid": (39, 172), "exit": (60, 93), "gettimeofday": (96, 169),
     "getrusage": (98, 165), "sigaltstack": (131, 132), "gettid": (186, 178), "futex": (202, 98), "clock_gettime": (228, 113),
     "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "fstat": (5, 80),
     "getrandom": (318, 278),
@@ -38,7 +41,7 @@ ALLOWED = {  # by name: its number on x86_64 and on aarch64 (None: it has none)
 # fmt: on
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit number, column of ALLOWED
 MAX_MEMORY, MAX_OUTPUT = 512 << 20, 1 << 16  # bytes
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 1, 38, 22, 2
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
 _X32 = 0x40000000  # a second numbering of x86_64's calls
 
@@ -74,62 +77,73 @@ def confine() -> None:
 
 def case_outcome(job: dict[str, Any]) -> dict[str, Any]:
     """Return what a program answers to a case: the value of an expression, as JSON, or what it prints."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    printed = io.StringIO()
-    sys.stdin = io.StringIO(job.get("stdin", ""))
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+    expression = job.get("expression")
+    names: dict[str, Any] = {"__name__": "__main__" if expression is None else "program"}
+    value, printed = None, io.BytesIO()
+    sys.stdin = io.TextIOWrapper(io.BytesIO(job.get("stdin", "").encode()), encoding="utf-8")
+    output = io.TextIOWrapper(printed, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
         try:
-            code = compile(job["program"], "program", "exec")
+            code = compile(job["program"], "program", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             return {"status": "unreadable"}
         try:
             exec(code, names)
-            value = eval(job["expression"], names) if "expression" in job else None
+            if expression is not None:  # by Python's own len, sum, ...: the program's would be its own examiner
+                names = {name: value for name, value in names.items() if not hasattr(builtins, name)}
+                value = eval(compile(expression, "test", "eval", dont_inherit=True), names)
         except SystemExit:
-            value = None
+            if expression is not None:
+                return {"status": "raised"}
         except MemoryError:
             return {"status": "error"}
         except BaseException:  # the boundary: whatever a program raises is no answer
             return {"status": "raised"}
-    if "expression" not in job:
-        return {"status": "ok", "printed": printed.getvalue()[:MAX_OUTPUT]}
+    if expression is None:
+        return {"status": "ok", "printed": printed.getvalue()[:MAX_OUTPUT].decode(errors="replace")}
     try:
-        return {"status": "ok", "value": json.dumps(value, allow_nan=False)[: MAX_OUTPUT // 2]}
+        return {"status": "ok", "value": json.dumps(value, allow_nan=False, ensure_ascii=False)[: MAX_OUTPUT // 2]}
     except (TypeError, ValueError, RecursionError):
         return {"status": "raised"}
 
 
-def run_child(job: dict[str, Any], pipe: int) -> None:
+def run_child(job: dict[str, Any], pipe: int, parent: int) -> None:
     """Confine this process, run the case, write its outcome and end. Never returns."""
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no program outlives its worker
+        if os.getppid() != parent:
+            os._exit(0)
         os.dup2(pipe, 1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # not the jobs of others
         os.closerange(2, 256)
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-        seconds = max(1, round(job["timeout_s"] + 1))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        seconds = max(1, math.ceil(job["timeout_s"]))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
             resource.setrlimit(limit, (0, 0))
         confine()
     except BaseException:
         os._exit(3)
-    os.write(1, json.dumps(case_outcome(job)).encode())
+    text = memoryview(json.dumps(case_outcome(job)).encode())
+    while text:
+        text = text[os.write(1, text) :]
     os._exit(0)
 
 
-def run_case(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the outcome of a case in a child of its own, which is killed after ``timeout_s``."""
+def run_case(job: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """Return the outcome of a case in a child of its own, and the seconds of CPU that it took. It has ``timeout_s`` of these,
+    and ``wall_s`` by the clock: a program must not fail because the machine is busy."""
     out, into = os.pipe()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if child == 0:
         os.close(out)
         os.setsid()
-        run_child(job, into)
+        run_child(job, into, parent)
     os.close(into)
-    text, deadline = b"", time.monotonic() + job["timeout_s"]
+    text, deadline = b"", time.monotonic() + job["wall_s"]
     timed_out = False
     try:
-        while len(text) <= 2 * MAX_OUTPUT:
+        while len(text) <= 8 * MAX_OUTPUT:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([out], [], [], left)[0]:
                 timed_out = True
@@ -141,15 +155,16 @@ def run_case(job: dict[str, Any]) -> dict[str, Any]:
         os.close(out)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
-    if timed_out:
-        return {"status": "timeout"}
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3:
-        return {"status": "unconfined"}
+        _, status, used = os.wait4(child, 0)
+    seconds = used.ru_utime + used.ru_stime
+    if timed_out or seconds > job["timeout_s"] or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+        return {"status": "timeout"}, seconds
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3 and not text:
+        return {"status": "unconfined"}, seconds
     try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError):
-        return {"status": "error"}
+        return dict(json.loads(text)), seconds
+    except (ValueError, TypeError, RecursionError):
+        return {"status": "error"}, seconds
 
 
 def run_code_worker() -> None:
@@ -158,10 +173,9 @@ def run_code_worker() -> None:
         importlib.import_module(name)
     print(json.dumps({"status": "ready"}), flush=True)
     for line in sys.stdin:
-        job = json.loads(line)
-        started = time.monotonic()
-        reply = run_case(job)  # a program may have written it; the seconds are ours
-        print(json.dumps({**reply, "seconds": time.monotonic() - started}), flush=True)
+        began = time.monotonic()
+        reply, seconds = run_case(json.loads(line))  # a program may have written the reply; the seconds are ours
+        print(json.dumps({**reply, "seconds": seconds, "wall": time.monotonic() - began}), flush=True)
 
 
 if __name__ == "__main__":

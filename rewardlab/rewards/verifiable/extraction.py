@@ -2,7 +2,8 @@
 
 A :class:`Contract` names the place. The thinking is left aside first, so that nothing quoted in it can earn anything. Zero
 places, two places, a nested or an empty one are statuses (arXiv 2507.01006, section 4; its released code pays the minimum
-for each), and so is a second kind of place beside the one agreed on: two final answers are none.
+for each), and so is a second kind of place beside the one agreed on: two final answers are none. A program
+stands in a fence instead, and some rules read all of a response (:func:`fenced`, :func:`whole`).
 """
 
 from __future__ import annotations
@@ -94,21 +95,37 @@ def extract(solution: str, contract: Contract) -> Extraction:
     return Extraction(extraction.text.strip(), AnswerStatus.OK)
 
 
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})(?P<rest>.*)")
+
+
 def fenced(solution: str) -> Extraction:
-    """Return the program in the one fence (three backticks, a language or none) of a solution."""
-    parts = re.split(r"```", solution)
-    if len(parts) != 3:
-        status = {1: AnswerStatus.MISSING, 2: AnswerStatus.UNCLOSED}.get(len(parts), AnswerStatus.SEVERAL)
-        return Extraction("", status)
-    language, _, program = parts[1].partition("\n")
-    return whole(program) if not language.strip() or language.strip().isalnum() else Extraction("", AnswerStatus.UNREADABLE)
+    """Return the program in the one fence of a solution: a line of three or more backticks or tildes, perhaps with a language,
+    up to a line of as many or more of them alone."""
+    programs, lines, opened = list[str](), list[str](), None
+    for line in re.split(r"\r\n|\r|\n", solution.lstrip("\ufeff")):
+        fence = _FENCE.fullmatch(line)
+        if opened is None:
+            opened = fence
+        elif fence and fence["mark"].startswith(opened["mark"]) and not fence["rest"].strip():
+            programs.append("\n".join(lines))
+            lines, opened = [], None
+        else:
+            lines.append(line.removeprefix(opened["indent"]))
+    if opened is not None or len(programs) != 1:
+        kind = AnswerStatus.UNCLOSED if opened else AnswerStatus.SEVERAL if programs else AnswerStatus.MISSING
+        return Extraction("", kind)
+    return _text(programs[0])
 
 
 def whole(solution: str) -> Extraction:
     """Return all of a solution; EMPTY if it has no letter and no digit."""
-    if not any(map(str.isalnum, solution)):
+    return _text(solution.strip())
+
+
+def _text(text: str) -> Extraction:
+    if not any(map(str.isalnum, text)):
         return Extraction("", AnswerStatus.EMPTY)
-    return Extraction(solution, AnswerStatus.OK) if len(solution) <= MAX_TEXT_CHARS else Extraction("", AnswerStatus.TOO_LONG)
+    return Extraction(text, AnswerStatus.OK) if len(text) <= MAX_TEXT_CHARS else Extraction("", AnswerStatus.TOO_LONG)
 
 
 def _tagged(solution: str, opening: str, closing: str) -> Extraction:

@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from rewardlab.errors import DataError
 from rewardlab.rewards.verifiable.code import CodeVerifier
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, solution_of
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, place, solution_of
 from rewardlab.rewards.verifiable.mathematics import MathVerifier
-from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, verify
+from rewardlab.rewards.verifiable.rules import PLACES, RULES, Compare, Domain, Problem, verify
 from rewardlab.types import Completion, FinishReason
 
 
@@ -55,6 +55,24 @@ class JudgeScore:
 def all_verifiers() -> dict[str, Compare]:
     """Return a rule for every domain; its processes for mathematics and programs start when they are needed."""
     return {**RULES, Domain.MATH: MathVerifier().compare, Domain.CODE: CodeVerifier().compare}
+
+
+def check_truth(problem: Problem, verifiers: Mapping[str, Compare], where: str, cure: str = "correct it") -> None:
+    """Raise DataError, with a ``cure``, if the rule of a problem cannot read its truth, or cannot run here."""
+    rule, has_place = verifiers[problem.domain], problem.domain not in PLACES
+    status = verify(problem, place(problem.truth, problem.contract), verifiers) if has_place else None
+    if status is not None and status.score == 1:
+        return
+    reason = f"it is no answer of its own ({status.status.value})" if status else ""
+    try:
+        rule(problem, problem.truth.strip() if has_place else "0")
+    except Exception as error:  # the boundary: whatever a rule does with somebody's text
+        reason = str(error) or type(error).__name__
+    if reason:
+        raise DataError(
+            f"{where} ({problem.domain}): its rule cannot read the truth {problem.truth[:80]!r}: {reason}; {cure}, or "
+            "change its category"
+        )
 
 
 PairJudge = Callable[[Prompt, str, str], JudgeScore]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, parse_number, terminates
 from rewardlab.rewards.verifiable.rules import Problem, Verification
-from rewardlab.rewards.verifiable.workers import WorkerPool
+from rewardlab.rewards.verifiable.workers import NUM_WORKERS, WorkerPool
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
 MAX_CHARS = 512
@@ -104,7 +104,7 @@ class MathVerifier:
     """Compares mathematical answers, from any number of threads, in ``num_workers`` processes that are started on first use and
     killed if a comparison takes longer than ``timeout_s`` (TIMEOUT) or kills them, as by the memory limit (ERROR)."""
 
-    def __init__(self, *, timeout_s: float = 5.0, num_workers: int = 2) -> None:
+    def __init__(self, *, timeout_s: float = 5.0, num_workers: int = NUM_WORKERS) -> None:
         self.timeout_s = timeout_s
         self._workers = WorkerPool([sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))], num_workers)
 

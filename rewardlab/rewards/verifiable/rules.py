@@ -8,6 +8,7 @@ in :mod:`rewardlab.rewards.verifiable.mathematics`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import unicodedata
@@ -19,6 +20,7 @@ from math import isfinite
 from typing import Any
 
 from rewardlab.rewards.verifiable.extraction import (
+    MAX_TEXT_CHARS,
     AnswerStatus,
     Contract,
     Extraction,
@@ -212,43 +214,106 @@ def compare_grounding(problem: Problem, answer: str) -> Verification:
 # Constraints of an instruction: how long a response is, in what form, with which words. The kinds are those of IFEval
 # (arXiv 2311.07911, table 1) that a rule can decide. All must hold: with a share of them as reward, an answer of one letter
 # would be paid for every word that it does not use.
-_BULLET = re.compile(r"[ \t]*(?:[-*•]|[0-9]{1,3}[.)])[ \t]+\S")
-_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
-_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)|(?<=[。！？])")
+_UNSEEN = {0x034F, 0x115F, 0x1160, 0x2800, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}
+MAX_MARKS = 30  # on one letter; more are of no script, and would make composing them slow
+MAX_PHRASE = 200  # characters
+_BULLET = re.compile(r"\s*(?:[-+*•–◦‣·]|[0-9]{1,3}[.)])\s+\S")
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Chinese and Japanese, each character a word
+_LETTER_OR_DIGIT = rf"[^\W_{_UNSPACED}]"
+_WORD = re.compile(
+    rf"[{_UNSPACED}]|[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]+(?:\.[0-9]+)?"
+    rf"|{_LETTER_OR_DIGIT}+(?:'{_LETTER_OR_DIGIT}{{1,3}}(?!{_LETTER_OR_DIGIT}))?"
+)
+_STOP = re.compile(r"[.!?…。！？｡।]+|\n")
+
+
+def readable(text: str) -> str:
+    """Return a text as it is read: look-alike forms (NFKC) and apostrophes as one, newlines as \\n, no characters unseen."""
+    letters, marks = list[str](), 0
+    for letter in "\n".join(text.splitlines()):
+        kind = unicodedata.category(letter)
+        marks = marks + 1 if kind.startswith("M") else 0
+        if marks <= MAX_MARKS and (kind not in ("Cc", "Cf") or letter in "\n\t") and ord(letter) not in _UNSEEN:
+            letters.append(letter)
+    return unicodedata.normalize("NFKC", "".join(letters)).replace("’", "'")
+
+
+def without_marks(text: str) -> str:
+    """Return a text without the marks on its letters that are no letter with it (of Hindi, or struck through), and without
+    asterisks."""
+    return "".join(letter for letter in text if letter != "*" and not unicodedata.category(letter).startswith("M"))
+
+
+def _sentences(text: str) -> int:
+    ends = []
+    for stop in _STOP.finditer(text):
+        before, after = text[max(0, stop.start() - 2) : stop.start()], text[stop.end() : stop.end() + 1]
+        is_number = before[-1:].isdigit() and after.isdigit()
+        is_initial = before[-1:].isalpha() and not before[:-1].isalpha() and len(stop[0]) == 1 and stop[0] == "."
+        if stop[0] == "\n" or not (is_number or is_initial or after.islower()):
+            ends.append(stop.end())
+    pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *ends, len(text)])]
+    return sum(sum(unicodedata.category(letter)[0] in "LM" for letter in piece) > 1 for piece in pieces)
+
+
+def _paragraphs(text: str) -> int:
+    groups = itertools.groupby(text.split("\n"), key=lambda line: bool(line.strip()))
+    return sum(filled and any(any(map(str.isalnum, line)) for line in lines) for filled, lines in groups)
+
 
 COUNTS: Mapping[str, Callable[[str], int]] = {
-    "characters": len,
-    "words": lambda text: len(_WORD.findall(text)),
-    "sentences": lambda text: sum(any(map(str.isalnum, part)) for part in _SENTENCE_END.split(text)),
-    "lines": lambda text: sum(bool(line.strip()) for line in text.splitlines()),
-    "paragraphs": lambda text: sum(bool(part.strip()) for part in re.split(r"\n[ \t]*\n", text)),
-    "bullets": lambda text: sum(bool(_BULLET.match(line)) for line in text.splitlines()),
-    "commas": lambda text: len(re.findall("[,，、]", text)),
+    "characters": lambda text: len(" ".join(text.split())),
+    "words": lambda text: len(_WORD.findall(without_marks(text))),
+    "sentences": _sentences,
+    "lines": lambda text: sum(any(map(str.isalnum, line)) for line in text.split("\n")),
+    "paragraphs": _paragraphs,
+    "bullets": lambda text: sum(bool(_BULLET.match(line)) for line in text.split("\n")),
+    "commas": lambda text: len(re.findall("[,‚、،]", text)),
 }
-"""What is counted. A word may contain an apostrophe, a hyphen, a point or a comma (1,000); a bullet is a line that begins with
-"-", "*", "•" or a number; paragraphs are parted by empty lines."""
+"""What is counted, of a :func:`readable` text; several blanks are one character. Hyphens part words, an apostrophe before up to
+three letters does not, nor a point or comma within a number; each Chinese or Japanese character is a word, and other scripts
+without blanks cannot be counted. A sentence has two letters and ends with its line or at . ! ? or …, not before a lower-case
+letter, between digits, or at a point behind a single letter. A bullet is a line that begins with "-", "+", "*", "•", "–" or a
+number; paragraphs are parted by empty lines."""
 
 
 def _is_json(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict | list)
-    except ValueError:
+        return isinstance(json.loads(text, parse_constant=_refuse), dict | list)
+    except (ValueError, RecursionError):
         return False
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 FORMS: Mapping[str, Callable[[str], bool]] = {
     "json": _is_json,
     "lowercase": lambda text: text == text.lower(),
     "uppercase": lambda text: text == text.upper(),
-    "quoted": lambda text: len(text) > 1 and text[0] + text[-1] in ('""', "“”"),
+    "quoted": lambda text: text[:1] + text[-1:] in ('""', "“”") and not set('"“”') & set(text[1:-1]) and len(text) > 1,
 }
+"""Forms of a response as it was written."""
 PHRASES = ("include", "exclude", "starts", "ends")
 
 
-def times(text: str, phrase: str) -> int:
-    """Return how often a phrase is in a text as whole words, whatever the case and the blanks."""
-    words = r"\s+".join(map(re.escape, phrase.split()))
-    return len(re.findall(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE))
+def times(text: str, phrase: str, *, begins: bool = False, ends: bool = False) -> int:
+    """Return how often a phrase is in a text as whole words, whatever the case, the blanks and the marks on letters; with
+    ``begins`` or ``ends`` only there."""
+    folded, words = _folded(text).strip(), _folded(phrase).split()
+    pattern = r"\s+".join(map(re.escape, words))
+    before, after = (_beside(letter, look) for letter, look in ((words[0][0], "<!"), (words[-1][-1], "!")))
+    return len(re.findall(("\\A" if begins else before) + pattern + ("\\Z" if ends else after), folded))
+
+
+def _folded(text: str) -> str:
+    return without_marks(readable(text)).casefold()
+
+
+def _beside(letter: str, look: str) -> str:
+    """Return what keeps a phrase from beginning or ending within a longer word; nothing where words have no blanks."""
+    return f"(?{look}{_LETTER_OR_DIGIT})" if re.fullmatch(_LETTER_OR_DIGIT, letter) else ""
 
 
 def parse_constraints(text: str) -> dict[str, Any]:
@@ -259,15 +324,20 @@ def parse_constraints(text: str) -> dict[str, Any]:
     - ``include``, ``exclude``: a list of phrases, as whole words in any case; ``starts``, ``ends``: a text;
     - ``times``: an object of phrases, each with a number or [least, most].
 
-    Raise ValueError for no object, an empty one, another name or another value.
+    Names without a value (null) are left out. Raise ValueError for no object, an empty one, another name or another value.
     """
-    constraints = json.loads(text)
+    try:
+        constraints = json.loads(text, object_pairs_hook=_without_repeats)
+    except RecursionError as error:
+        raise ValueError("constraints are nested too deep") from error
+    if isinstance(constraints, dict):
+        constraints = {name: value for name, value in constraints.items() if value is not None}
     if not isinstance(constraints, dict) or not constraints:
         raise ValueError('constraints are a JSON object such as {"words": [null, 50], "include": ["blue"]}')
     for name, value in constraints.items():
         if name in COUNTS:
             _limits(name, value)
-        elif name == "times" and isinstance(value, dict) and value and all(map(str.split, value)):
+        elif name == "times" and isinstance(value, dict) and value and all(map(_has_word, value)):
             for phrase, limits in value.items():
                 _limits(f"times of {phrase!r}", limits)
         elif not _is_known(name, value):
@@ -276,13 +346,22 @@ def parse_constraints(text: str) -> dict[str, Any]:
     return constraints
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(f"names are given twice among {', '.join(name for name, _ in pairs)}")
+    return dict(pairs)
+
+
 def _is_known(name: str, value: Any) -> bool:
     if name == "form":
         return isinstance(value, str) and value in FORMS
     if name in ("starts", "ends"):
-        return isinstance(value, str) and bool(value.strip())
-    is_list = isinstance(value, list) and bool(value)
-    return name in PHRASES and is_list and all(isinstance(phrase, str) and phrase.strip() for phrase in value)
+        return _has_word(value)
+    return name in PHRASES and isinstance(value, list) and bool(value) and all(map(_has_word, value))
+
+
+def _has_word(phrase: Any) -> bool:
+    return isinstance(phrase, str) and len(phrase) <= MAX_PHRASE and bool(_folded(phrase).strip())
 
 
 def _limits(name: str, value: Any) -> tuple[float, float]:
@@ -292,26 +371,29 @@ def _limits(name: str, value: Any) -> tuple[float, float]:
     is_whole = all(isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0 for limit in numbers)
     if len(limits) != 2 or not numbers or not is_whole or sorted(numbers) != numbers:
         raise ValueError(f"{name}: {value!r:.60}; expected a whole number, or [least, most] with null for no limit")
+    if name in ("characters", "words", "lines", "paragraphs") and (limits[1] == 0 or (limits[0] or 0) > MAX_TEXT_CHARS):
+        raise ValueError(
+            f"{name}: {value!r:.60}; no response keeps to it: it has something to read, in {MAX_TEXT_CHARS:,} characters"
+        )
     return (0 if limits[0] is None else limits[0], float("inf") if limits[1] is None else limits[1])
 
 
 def broken_constraints(constraints: Mapping[str, Any], text: str) -> list[str]:
     """Return the names of the constraints that a response does not keep to."""
-    return [name for name, value in constraints.items() if not _holds(name, value, text)]
+    return [name for name, value in constraints.items() if not _holds(name, value, text.strip())]
 
 
 def _holds(name: str, value: Any, text: str) -> bool:
     if name in COUNTS:
         least, most = _limits(name, value)
-        return least <= COUNTS[name](text) <= most
+        return least <= COUNTS[name](readable(text)) <= most
     if name == "form":
         return FORMS[value](text)
     if name == "times":
         limits = {phrase: _limits(phrase, of) for phrase, of in value.items()}
         return all(least <= times(text, phrase) <= most for phrase, (least, most) in limits.items())
     if name in ("starts", "ends"):
-        folded, part = text.casefold(), value.strip().casefold()
-        return folded.startswith(part) if name == "starts" else folded.endswith(part)
+        return times(text, value, begins=name == "starts", ends=name == "ends") > 0
     return all((times(text, phrase) > 0) == (name == "include") for phrase in value)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import select
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 START_S = 60.0  # for a process to load
+NUM_WORKERS = max(2, min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2))
 
 
 class WorkerPool:
