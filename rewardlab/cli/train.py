@@ -260,6 +260,9 @@ def policy_command(options: PolicyOptions) -> None:
     several samples of it (made for all of DATA before training, in OUT/anchors.jsonl), or the other responses of the group.
     The method's keys are those of `rewardlab rl`; `rewardlab configs keys policy` lists what a policy takes. Compare `reward`
     with a ground truth of your own: policies learn to hack judges. The same command resumes an interrupted run.
+
+    With `verified=true` rules reward the pairs that they can check (numbers, choices, programs with tests, constraints, ...),
+    with `judge=null` too all of them.
     """
     from rewardlab.config import PolicyConfig
 

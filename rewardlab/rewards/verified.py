@@ -38,7 +38,12 @@ def truth_of(pair: PreferencePair, contract: Contract) -> str | None:
 
 def check_pair(pair: PreferencePair, verifiers: Mapping[str, Compare], contract: Contract) -> bool:
     """Return whether a rule pays for responses to a pair. Raise DataError if the rule cannot read the truth or cannot run here,
-    or if the truth is the pair's own and its preferred response earns nothing."""
+    if the truth is the pair's own and its preferred response earns nothing, and if the category of such a truth has no rule."""
+    if pair.truth.strip() and pair.category not in verifiers:
+        raise DataError(
+            f"pair {pair.pair_id!r} has a truth, but no rule reads those of category {pair.category!r}; expected one of "
+            f"{', '.join(sorted(verifiers))}; change the category, or clear the truth to have a judge pay"
+        )
     truth = truth_of(pair, contract) if pair.category in verifiers else None
     if truth is None:
         return False

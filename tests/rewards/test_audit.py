@@ -205,6 +205,22 @@ def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkey
     assert audit_sentences(report) == ["poem: the reference against a refusal earned 0.5 and may earn over 0.5 (1 of 1 tries)."]
 
 
+@pytest.mark.parametrize(("domain", "truth"), [("code", "def"), ("constraints", {"word": 3}), ("constraints", "[" * 100_000)])
+def test_tests_and_constraints_that_cannot_be_read(tmp_path: Path, domain: str, truth: Any) -> None:
+    """No probe would show them: every reward would be 0."""
+    rows = read(rows_file(tmp_path, row(domain=domain, truth=truth, response="x")))
+    with pytest.raises(DataError, match="its rule cannot read the truth"):
+        run_audit(rows, open_rewarder(None), num_probed=1)
+
+
+def test_a_probe_that_does_what_is_asked_is_left_out() -> None:
+    from rewardlab.rewards.audit.audit import program_probes
+
+    printed = "```python\nprint('OK')\n```"
+    assert printed in program_probes('[["", "yes"]]')["a runner's words"]
+    assert printed not in program_probes('[["", "OK"]]')["a runner's words"]
+
+
 def rows_file(folder: Path, *rows: dict[str, Any]) -> Path:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

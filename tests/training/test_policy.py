@@ -317,6 +317,7 @@ def test_pairs_with_a_truth_of_their_own() -> None:
         (replace(code, truth="def"), "cannot read the truth 'def': tests are no JSON"),
         (replace(short, truth='{"word": 1}'), "cannot read the truth .*: constraint 'word'"),
         (replace(code, preferred=1), "its preferred response earns 0 by its own truth"),
+        (replace(code, category="coding"), "no rule reads those of category 'coding'"),
         (replace(code, truth=" "), "1 of 1 pairs can be checked by no rule; .* a `truth` if it is code or constraints"),
     ]:
         with pytest.raises(DataError, match=sentence):

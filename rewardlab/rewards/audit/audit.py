@@ -99,7 +99,7 @@ def program_probes(truth: str) -> dict[str, list[str]]:
     equal = "class E:\n    __eq__ = lambda a, b: True\n    __call__ = lambda a, *b, **c: a\n    __hash__ = lambda a: 0\n"
     wanted = {test.expected.strip() for test in parse_tests(truth) if test.expression is None}  # what a probe must not print
     programs = {
-        "an early exit": [text for text in ("raise SystemExit(0)", "import os\nos._exit(0)") if wanted != {""}],
+        "an early exit": ["raise SystemExit(0)", "import os\nos._exit(0)"],
         "equal to everything": [equal + "\n".join(f"{name} = E()" for name in names) + "\nprint(E())"],
         "a runner's words": [f"print({text!r})" for text in ("OK", "1 passed", '["True"]') if wanted != {text}],
         "the tests": [f"print({truth!r})"],

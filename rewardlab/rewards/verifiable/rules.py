@@ -73,7 +73,7 @@ class Verification:
 
 
 Compare = Callable[[Problem, str], Verification]
-"""(problem, extracted answer) -> verification. Raises ValueError for a truth that it cannot read."""
+"""(problem, extracted answer) -> verification. May raise ValueError for a truth that it cannot read."""
 PLACES: dict[str, Callable[[str], Extraction]] = {Domain.CODE: fenced, Domain.CONSTRAINTS: whole}  # in any contract
 
 
