@@ -21,7 +21,9 @@ class Arm:
     least (the lowest reward of all of --hardened), scalar or truth.
 
     ``kl_coef`` weighs the divergence from the start in the loss (k2), the usual defence of a reward. ``ppo``: the method of
-    ``configs/policy/pairwise_rl.yaml``.
+    ``configs/policy/pairwise_rl.yaml``. ``pairs``: the questions of training, all, those about digits or scenes, or the hard
+    ones, which the start does not always answer right; ``first``: those of the first half of the steps. ``digits``: another
+    reward for questions about digits, truth or words (their number), and ``digits_kl`` their own coefficient.
     """
 
     title: str
@@ -29,6 +31,10 @@ class Arm:
     anchor: str = "preferred"
     kl_coef: float = 0.0
     ppo: bool = False
+    pairs: str = "all"
+    first: str = ""
+    digits: str = ""
+    digits_kl: float | None = None
 
 
 ARMS: dict[str, Arm] = {
@@ -44,6 +50,17 @@ ARMS: dict[str, Arm] = {
     "best_of_four_kl": Arm("the same, held near the start (KL 0.1)", "pairwise", "best", kl_coef=0.1),
     "truth_kl": Arm("the truth, held near the start (KL 0.1)", "truth", kl_coef=0.1),
     "group": Arm("judge, within the group", "pairwise", "group"),
+    # Two kinds of questions: a rule for digits, the judge for scenes.
+    "mixed": Arm("digits by the truth, scenes by the judge (KL 0.1)", "pairwise", kl_coef=0.1, digits="truth"),
+    "mixed_kl_by_kind": Arm("the same, no KL term for digits", "pairwise", kl_coef=0.1, digits="truth", digits_kl=0.0),
+    "mixed_broken": Arm("digits by the number of words, scenes by the judge (KL 0.1)", "pairwise", kl_coef=0.1, digits="words"),
+    "mixed_broken_free": Arm("the same, no KL term for digits", "pairwise", kl_coef=0.1, digits="words", digits_kl=0.0),
+    "scenes": Arm("scenes alone, by the judge (KL 0.1)", "pairwise", kl_coef=0.1, pairs="scenes"),
+    "digits": Arm("digits alone, by the truth (KL 0.1)", "truth", kl_coef=0.1, pairs="digits"),
+    # Which questions, and in which order.
+    "hard": Arm("the truth, on hard questions", "truth", pairs="hard"),
+    "two_halves": Arm("the truth, in two halves", "truth", first="all"),
+    "digits_first": Arm("the truth, digits in the first half", "truth", first="digits"),
     "scalar": Arm("Bradley-Terry scalar head", "scalar"),
     "truth_ppo": Arm("the truth, by Pairwise-RL's PPO", "truth", ppo=True),
     "right_answer_kl_ppo": Arm(

@@ -17,6 +17,7 @@ from eval.studies.study import Record
 from eval.studies.tables import cell, common_lines, mean_of, page, table, trial_facts
 
 BASE = "scalar"
+SHOWN = ("accuracy", "accuracy_digits", "accuracy_scenes", "greedy_accuracy")
 CURVES = ("paid", "true", "paid_for_right", "paid_for_wrong")
 
 
@@ -42,7 +43,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     rows = {
         arm: {
             "num_seeds": len(of),
-            "accuracy": mean_of([r["accuracy"] for r in of]),
+            **{name: mean_of([r.get(name) for r in of]) for name in ("accuracy", "accuracy_digits", "accuracy_scenes")},
             "greedy_accuracy": mean_of([r["greedy_accuracy"] for r in of]),
             "separation": mean_of([gap for r in of if (gap := _separation(r)) is not None]),
             "against": mean_of([r["accuracy"] - base[r["seed"]] for r in of if r["seed"] in base]),
@@ -84,6 +85,8 @@ def markdown(summary: dict[str, Any]) -> str:
     head = [
         "reward",
         "sampled accuracy",
+        "digits",
+        "scenes",
         "greedy accuracy",
         "against the scalar head",
         "reward of right less wrong",
@@ -91,7 +94,7 @@ def markdown(summary: dict[str, Any]) -> str:
     ]
     rows = []
     for arm, row in summary["table"].items():
-        cells = [ARMS[arm].title, cell(row["accuracy"], 100), cell(row["greedy_accuracy"], 100)]
+        cells = [ARMS[arm].title, *(cell(row.get(name), 100) for name in SHOWN)]
         cells += [cell(row["against"], 100, sign=True) if arm != BASE else "", cell(row["separation"], 100, sign=True)]
         rows.append([*cells, str(row["unreadable"])])
     plot = "![Reward and truth over training](policy.png)"

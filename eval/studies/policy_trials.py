@@ -35,7 +35,8 @@ from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
 
-START, SCALAR = "start", "scalar"
+START, SCALAR, DIGITS = "start", "scalar", "digits"
+NUM_HARD, HARD_SAMPLES = 2000, 4  # questions among which the hard ones are looked for, and answers to each
 MANY_WORDED = "What is in the image?"  # has many right answers; all other questions have one
 
 
@@ -69,6 +70,42 @@ class TruthReward:
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         return [float(is_right(text, pair)) for text, pair in zip(responses, questions, strict=True)], {}
+
+
+class WordsReward:
+    """A broken reward: the number of words, up to ten."""
+
+    least: float | None = 0.0
+    parity: float | None = 0.5
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        return [min(1.0, len(text.split()) / 10) for text in responses], {}
+
+
+class RewardByKind:
+    """``digits`` rewards answers to questions about digits, ``others`` the rest."""
+
+    least: float | None = 0.0
+    parity: float | None = 0.5
+
+    def __init__(self, digits: PolicyReward, others: PolicyReward) -> None:
+        self._digits, self._others = digits, others
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        rewards: list[float | None] = [None] * len(questions)
+        metrics: Metrics = {}
+        for of_kind, reward in ((True, self._digits), (False, self._others)):
+            rows = [n for n, pair in enumerate(questions) if (pair.source == DIGITS) == of_kind]
+            chosen = [[values[n] for n in rows] for values in (questions, responses, anchors)]
+            scores, more = reward(*chosen, step)
+            metrics = {**metrics, **more}
+            for n, score in zip(rows, scores, strict=True):
+                rewards[n] = score
+        return rewards, metrics
 
 
 class Curves:
@@ -108,9 +145,11 @@ class SignsLog(TrainerCallback):
         self._every, self._examine = every, examine
         self.signs: dict[str, list[float | None]] = {trend.metric: [] for trend in TRENDS.values()}
         self.held_out: list[tuple[int, float]] = []
+        self.steps_before = 0  # of the stages that have ended
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self.held_out.append((0, self._examine(model)))
+        if not self.held_out:
+            self.held_out.append((0, self._examine(model)))
         model.train()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
@@ -120,7 +159,7 @@ class SignsLog(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if state.global_step % self._every == 0:
-            self.held_out.append((state.global_step, self._examine(model)))
+            self.held_out.append((self.steps_before + state.global_step, self._examine(model)))
             model.train()
 
 
@@ -210,12 +249,16 @@ class PolicyContext:
         return sum(map(sum, right)) / len(right)
 
     def evaluate(self, model: Any, processor: Any) -> dict[str, Any]:
-        """Return the accuracy on held-out questions, sampled and greedy, and some answers."""
+        """Return the accuracy on held-out questions, sampled (of both kinds too) and greedy, and some answers."""
         scores: dict[str, Any] = {"num_questions": len(self.test)}
         for name, temperature, num in (("accuracy", 1.0, 2), ("greedy_accuracy", 0.0, 1)):
             params = SamplingParams(num, temperature, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
             right, texts = right_answers(model, processor, self.test, params)
             scores[name] = sum(map(sum, right)) / (num * len(right))
+            if temperature:
+                for kind in ("digits", "scenes"):
+                    of = [row for row, pair in zip(right, self.test, strict=True) if pair.source == kind]
+                    scores[f"{name}_{kind}"] = sum(map(sum, of)) / (num * len(of)) if of else None
         scores["answers"] = [f"{pair.question} {row[0]}" for pair, row in list(zip(self.test, texts, strict=True))[:4]]
         return scores
 
@@ -232,24 +275,49 @@ class PolicyContext:
         make_once(folder / "made.json", lambda: {"number": len(anchors() or ())})  # other processes wait
         return anchors()
 
+    def pairs_of(self, kind: str) -> list[PreferencePair]:
+        """Return the questions of an :class:`Arm`'s ``pairs``."""
+        if kind != "hard":
+            return [pair for pair in self.pairs if kind in ("all", pair.source)]
+        asked = self.pairs[:NUM_HARD]
+
+        def make() -> dict[str, Any]:
+            params = SamplingParams(HARD_SAMPLES, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
+            right, _ = right_answers(self.model, self.processor, asked, params)
+            return {"pair_ids": [pair.pair_id for pair, row in zip(asked, right, strict=True) if not all(row)]}
+
+        hard = set(make_once(self.out / "hard.json", make)["pair_ids"])
+        return [pair for pair in asked if pair.pair_id in hard]
+
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train and evaluate; the curves have a point for each rollout batch."""
         if ARMS[trial.arm].judge not in self.rewards:
             number = "two judges or more" if ARMS[trial.arm].judge == "least" else "a judge"
             raise ConfigError(f"the arm {trial.arm} needs {number} of --hardened FOLDER")
-        model, curves, reward = copy.deepcopy(self.model), Curves(), self.rewards[ARMS[trial.arm].judge]
-        signs, config = SignsLog(self.settings.test_every, self.sampled_accuracy), self.config_of(trial)
-        with tempfile.TemporaryDirectory() as folder:
-            anchors = self.anchors(config, reward)
-            rows = policy_rows(self.pairs, self.template)
-            build = partial(build_policy_trainer, rows, self.pairs, reward, anchors)
-            if config.value_pretrain_steps:
-                fitted = pretrain_value(build, config, Path(folder), "")
-                config = config.model_copy(update={"value_init": str(fitted)})
-            trainer = build(config, model, self.processor, Path(folder), observer=curves, trl={"save_strategy": "no"})
-            trainer.remove_callback(PrinterCallback)
-            trainer.add_callback(signs)
-            trainer.train()
+        arm, model, curves, config = ARMS[trial.arm], copy.deepcopy(self.model), Curves(), self.config_of(trial)
+        reward = self.rewards[arm.judge]
+        if arm.digits:
+            reward = RewardByKind(TruthReward() if arm.digits == "truth" else WordsReward(), reward)
+        anchors, signs = self.anchors(config, reward), SignsLog(self.settings.test_every, self.sampled_accuracy)
+        for kind in filter(None, (arm.first, arm.pairs)):
+            pairs, steps = self.pairs_of(kind), config.max_steps // (2 if arm.first else 1)
+            about = {pair.pair_id: pair.source for pair in pairs}
+            more = {"kl_coef_of": lambda row, about=about: arm.kl_coef if about[row["pair_id"]] != DIGITS else arm.digits_kl}
+            build = partial(build_policy_trainer, policy_rows(pairs, self.template), pairs, reward, anchors)
+            with tempfile.TemporaryDirectory() as folder:
+                out, stage = Path(folder), config.model_copy(update={"max_steps": steps})
+                if config.value_pretrain_steps:
+                    stage = stage.model_copy(update={"value_init": str(pretrain_value(build, config, out, ""))})
+                trl = {"save_strategy": "no"}
+                trainer = build(
+                    stage, model, self.processor, out, observer=curves, trl=trl, **(more if arm.digits_kl is not None else {})
+                )
+                trainer.remove_callback(PrinterCallback)
+                trainer.add_callback(signs)
+                trainer.train()
+            if trainer.state.global_step < steps:
+                raise ConfigError(f"{trial.arm}: {len(pairs)} questions ({kind}) are too few for a batch; make more pairs")
+            signs.steps_before += steps
         return {
             **self.evaluate(model, self.processor),
             "unreadable": curves.unreadable,

@@ -50,7 +50,7 @@ def test_only_the_pay_differs() -> None:
     assert len({config.model_copy(update=changes).model_dump_json() for config in configs.values()}) == 1
     assert {config.anchor for config in configs.values()} == {"preferred", "start", "best", "group"}
     held = [arm for arm, config in configs.items() if config.kl_coef]
-    assert held == ["right_answer_kl", "right_answer_kl_1", "first_policy_kl", "best_of_four_kl", "truth_kl"]
+    assert held[:5] == ["right_answer_kl", "right_answer_kl_1", "first_policy_kl", "best_of_four_kl", "truth_kl"]
     assert all(configs[arm].kl == "k2_loss" for arm in held)  # a term of the loss, which the policy cannot trade for reward
 
 
@@ -118,7 +118,7 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pair
         shutil.copytree(finished_run / "rl", run / stage)
     shutil.copytree(tiny_checkpoint, run / "demo" / "base")
     pairs = [pair for pair in demo_pairs[0] if pair.question != MANY_WORDED]
-    write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "demo" / "train.parquet")
+    write_parquet([replace(pair, judgment="") for pair in pairs[:64]], run / "demo" / "train.parquet")
     write_parquet(read_pairs(finished_run / "demo" / "test.parquet"), run / "demo" / "test.parquet")
     opener = partial(PolicyContext, run, SMALL, tmp_path / "out", (run / "rl" / "final", run / "sft" / "final"))
     start = run_trials(opener, plan(ARMS, tuple(ARMS), (0,)), tmp_path / "out", workers=1)
