@@ -117,7 +117,8 @@ ARMS: dict[str, Arm] = {
     ),
     "process_value": Arm("PPO, critic from labels of steps", "ppo", _PPO, fit_steps=0, process="value_init", against="ppo"),
     # Exploration.
-    "fire": Arm("FIRE, the first token", "stable_reinforce", {"hot_token": {"position": None}}),
+    "fire": Arm("FIRE, the first token of the reasoning", "stable_reinforce", {"hot_token": {"position": None}}),
+    "fire_later": Arm("FIRE, a token of the first line", "stable_reinforce", {"hot_token": {"position": 20}}),
     # Truncated rollouts and self-correction.
     "t_ppo_64": Arm("T-PPO, windows of 64", "t_ppo", {"window": 64, "window_tail": 2}, against="vapo"),
     "t_ppo_256": Arm("T-PPO, windows of 256", "t_ppo", {"window": 256, "window_tail": 8}, against="vapo"),
