@@ -73,19 +73,17 @@ def _assertions(text: str) -> list[CodeTest]:
 
 
 def _assertion(statement: ast.stmt) -> CodeTest:
-    shown = f"`{ast.unparse(statement)[:80]}`"
+    line = f"`{ast.unparse(statement)[:80]}`"
     test = statement.test if isinstance(statement, ast.Assert) else None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
-        raise ValueError(f"a test reads `assert f(2) == 4`, not {shown}")
+        raise ValueError(f"a test reads `assert f(2) == 4`, not {line}")
     if any(isinstance(node, (ast.Compare, ast.BoolOp, ast.Await, ast.Yield)) for node in ast.walk(test.left)):
-        raise ValueError(
-            f"{shown}: its left side must not compare, or a program's own objects decide; write `assert f(2) == 4`"
-        )
+        raise ValueError(f"{line}: its left side must not compare, or a program's own objects decide; write `assert f(2) == 4`")
     try:
         expected = json.loads(json.dumps(ast.literal_eval(test.comparators[0]), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{shown}: behind == must stand a value that JSON has, such as 4, 'a', [1, 2] or None ({error})"
+            f"{line}: == must be followed by a value that JSON has, such as 4, 'a', [1, 2] or None ({error})"
         ) from error
     return CodeTest(ast.unparse(test.left), "", expected)
 

@@ -3,7 +3,7 @@
 A :class:`Contract` names the place. The thinking is left aside first, so that nothing quoted in it can earn anything. Zero
 places, two places, a nested or an empty one are statuses (arXiv 2507.01006, section 4; its released code pays the minimum
 for each), and so is a second kind of place beside the one agreed on: two final answers are none. A program
-stands in a fence instead, and some rules read all of a response (:func:`fenced`, :func:`whole`).
+is in a fence instead, and some rules read all of a response (:func:`fenced`, :func:`whole`).
 """
 
 from __future__ import annotations

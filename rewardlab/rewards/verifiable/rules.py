@@ -227,7 +227,7 @@ _WORD = re.compile(
 _STOP = re.compile(r"[.!?…。！？｡।]+|\n")
 
 
-def readable(text: str) -> str:
+def as_read(text: str) -> str:
     """Return a text as it is read: look-alike forms (NFKC) and apostrophes as one, newlines as \\n, no characters unseen."""
     letters, marks = list[str](), 0
     for letter in "\n".join(text.splitlines()):
@@ -238,7 +238,7 @@ def readable(text: str) -> str:
     return unicodedata.normalize("NFKC", "".join(letters)).replace("’", "'")
 
 
-def without_marks(text: str) -> str:
+def bare_letters(text: str) -> str:
     """Return a text without the marks on its letters that are no letter with it (of Hindi, or struck through), and without
     asterisks."""
     return "".join(letter for letter in text if letter != "*" and not unicodedata.category(letter).startswith("M"))
@@ -263,14 +263,14 @@ def _paragraphs(text: str) -> int:
 
 COUNTS: Mapping[str, Callable[[str], int]] = {
     "characters": lambda text: len(" ".join(text.split())),
-    "words": lambda text: len(_WORD.findall(without_marks(text))),
+    "words": lambda text: len(_WORD.findall(bare_letters(text))),
     "sentences": _sentences,
     "lines": lambda text: sum(any(map(str.isalnum, line)) for line in text.split("\n")),
     "paragraphs": _paragraphs,
     "bullets": lambda text: sum(bool(_BULLET.match(line)) for line in text.split("\n")),
     "commas": lambda text: len(re.findall("[,‚、،]", text)),
 }
-"""What is counted, of a :func:`readable` text; several blanks are one character. Hyphens part words, an apostrophe before up to
+"""What is counted, of a :func:`as_read` text; several blanks are one character. Hyphens part words, an apostrophe before up to
 three letters does not, nor a point or comma within a number; each Chinese or Japanese character is a word, and other scripts
 without blanks cannot be counted. A sentence has two letters and ends with its line or at . ! ? or …, not before a lower-case
 letter, between digits, or at a point behind a single letter. A bullet is a line that begins with "-", "+", "*", "•", "–" or a
@@ -308,7 +308,7 @@ def times(text: str, phrase: str, *, begins: bool = False, ends: bool = False) -
 
 
 def _folded(text: str) -> str:
-    return without_marks(readable(text)).casefold()
+    return bare_letters(as_read(text)).casefold()
 
 
 def _beside(letter: str, look: str) -> str:
@@ -386,7 +386,7 @@ def broken_constraints(constraints: Mapping[str, Any], text: str) -> list[str]:
 def _holds(name: str, value: Any, text: str) -> bool:
     if name in COUNTS:
         least, most = _limits(name, value)
-        return least <= COUNTS[name](readable(text)) <= most
+        return least <= COUNTS[name](as_read(text)) <= most
     if name == "form":
         return FORMS[value](text)
     if name == "times":
