@@ -43,6 +43,7 @@ RATE = 5e-5  # StableReinforce, seed 0, 300,000 tokens: sampled 75.5 % at 1e-4, 
 # reading gets worse after 150,000 tokens
 SETTINGS = Settings(
     budgets=(300_000,),
+    most_steps=120,  # four times those of StableReinforce
     rates=(RATE,),
     rollout_batch_size=128,
     batch_size=64,

@@ -126,13 +126,18 @@ class SeriesLog(FiniteWeights):
 
 class AtBudgets(TrainerCallback):
     """Calls ``evaluate(budget)`` when a budget of generated tokens is reached and the rollout batch is trained on, after
-    ``steps_per_batch`` optimizer steps; stops after the largest budget."""
+    ``steps_per_batch`` optimizer steps; stops after the largest budget, or after ``most_steps``."""
 
     def __init__(
-        self, trainer: Any, budgets: Sequence[int], evaluate: Callable[[int], dict[str, Any]], steps_per_batch: int
+        self,
+        trainer: Any,
+        budgets: Sequence[int],
+        evaluate: Callable[[int], dict[str, Any]],
+        steps_per_batch: int,
+        most_steps: int | None = None,
     ) -> None:
         self._trainer, self._left, self._evaluate = trainer, sorted(budgets), evaluate
-        self._steps_per_batch = steps_per_batch
+        self._steps_per_batch, self._most_steps = steps_per_batch, most_steps
         self._began, self._cpu_elsewhere = time.process_time(), 0.0
         self.results: list[dict[str, Any]] = []
 
@@ -143,7 +148,8 @@ class AtBudgets(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if state.global_step % self._steps_per_batch:
             return
-        while self._left and self._trainer.num_generated_tokens >= self._left[0]:
+        ends = self._most_steps is not None and state.global_step >= self._most_steps
+        while self._left and (ends or self._trainer.num_generated_tokens >= self._left[0]):
             began = time.process_time()
             facts = {
                 "budget": self._left[0],
@@ -361,9 +367,9 @@ class MethodContext:
                 return self.evaluator_of(verify=verifies).scores(model, self.validation, verify=verifies)
             return self.measure(model, last=budget == budgets[-1], verify=verifies)
 
-        trained = train_to_budgets(
-            self.build(config, arm), config, model, budgets, evaluate, partial(self._reward, trial, config, model)
-        )
+        reward = partial(self._reward, trial, config, model)
+        build, most_steps = self.build(config, arm), self.settings.most_steps
+        trained = train_to_budgets(build, config, model, budgets, evaluate, reward, most_steps)
         if arm.keep and trained["status"] == "finished" and not is_validation:
             folder = self.out / KEPT / trial.name
             model.save_pretrained(folder)
@@ -467,6 +473,7 @@ def train_to_budgets(
     budgets: Sequence[int],
     evaluate: Callable[[int], dict[str, Any]],
     make_reward: Callable[[Path], JudgmentReward | None] = lambda out: None,
+    most_steps: int | None = None,
 ) -> dict[str, Any]:
     """Train ``model`` in place and return the scores at every budget, the series of the training, and the watchdog's events.
 
@@ -485,7 +492,7 @@ def train_to_budgets(
         )
         trainer.remove_callback(PrinterCallback)
         series.num_tokens = lambda: trainer.num_generated_tokens
-        at_budgets = AtBudgets(trainer, budgets, evaluate, config.steps_of_rollouts)
+        at_budgets = AtBudgets(trainer, budgets, evaluate, config.steps_of_rollouts, most_steps)
         series.cpu_seconds = at_budgets.cpu_seconds
         trainer.add_callback(at_budgets)
         try:

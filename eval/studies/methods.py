@@ -58,6 +58,7 @@ class Settings:
     """Settings that all trials share; the optimizer is that of the quickstart's RL."""
 
     budgets: tuple[int, ...] = (60_000, 300_000)  # tokens generated in training by one trial
+    most_steps: int | None = None  # a trial ends here too: judgments that shrink never use up their tokens
     rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4)
     warmup_steps: int = 5  # then the rate is constant: at the smaller budget a trial is one of that budget
     rollout_batch_size: int = 256

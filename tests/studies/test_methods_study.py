@@ -106,6 +106,13 @@ def test_budgets_are_points_of_one_run() -> None:
         (100, 120, 12, 0.1),
     ]
 
+    trainer.num_generated_tokens = 30
+    short = AtBudgets(trainer, (100, 60), lambda budget: {"accuracy": 0.5}, 2, most_steps=12)
+    control = SimpleNamespace(should_training_stop=False)
+    short.on_step_end(None, SimpleNamespace(global_step=12), control, model=model)
+    assert control.should_training_stop
+    assert [(row["budget"], row["num_tokens"]) for row in short.results] == [(60, 30), (100, 30)]
+
     def fails(budget: int) -> dict[str, Any]:
         raise ValueError("no numbers")
 
