@@ -106,13 +106,6 @@ def test_budgets_are_points_of_one_run() -> None:
         (100, 120, 12, 0.1),
     ]
 
-    trainer.num_generated_tokens = 30
-    short = AtBudgets(trainer, (100, 60), lambda budget: {"accuracy": 0.5}, 2, most_steps=12)
-    control = SimpleNamespace(should_training_stop=False)
-    short.on_step_end(None, SimpleNamespace(global_step=12), control, model=model)
-    assert control.should_training_stop
-    assert [(row["budget"], row["num_tokens"]) for row in short.results] == [(60, 30), (100, 30)]
-
     def fails(budget: int) -> dict[str, Any]:
         raise ValueError("no numbers")
 
@@ -125,6 +118,13 @@ def test_budgets_are_points_of_one_run() -> None:
     broken.fail_rest(verifies=True)
     assert broken.results[0]["revision"]["last"] == 0.0
     assert [(row["budget"], row["accuracy"], row["invalid"]) for row in broken.results] == [(100, 0.0, 1.0), (200, 0.0, 1.0)]
+
+    trainer.num_generated_tokens = 30
+    short = AtBudgets(trainer, (100, 60), lambda budget: {"accuracy": 0.5}, 2, most_steps=12)
+    control = SimpleNamespace(should_training_stop=False)
+    short.on_step_end(None, SimpleNamespace(global_step=12), control, model=model)
+    assert control.should_training_stop
+    assert [(row["budget"], row["num_tokens"]) for row in short.results] == [(60, 30), (100, 30)]
 
 
 def vote(order: Order, choice: Choice | None, text: str = "") -> Vote:
