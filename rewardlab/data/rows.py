@@ -166,7 +166,9 @@ def from_row(
         raise DataError(f"{where}: 'order' is {order!r:.60}; expected given or swapped")
     texts: dict[str, str] = {}
     for name in TEXTS:
-        text = truth_text(row.get(name)) if name == "truth" else row.get(name)
+        text = row.get(name)
+        if name == "truth" and text is not None:
+            text = truth_text(text)
         if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
             raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
         texts[name] = text or ""
