@@ -42,7 +42,6 @@ from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
 
 COMMAND = "python -m eval.long_demo.programs"
-COLUMNS = ("before", "after", "gain")
 QUESTION = "Write the program."
 NUM_LINES = 5
 STARTS = (0, 1, 4, 7)
@@ -144,6 +143,7 @@ def code_pairs(config: ProgramConfig, split: str) -> list[PreferencePair]:
 
 
 def start_config(config: ProgramConfig, base: Path) -> SFTConfig:
+    """Return the config of the cold start."""
     return SFTConfig(
         model=str(base), template="answer", learning_rate=1e-3, warmup_steps=10, max_steps=config.start_steps, batch_size=32,
         micro_batch_size=32, seed=config.seed, adam_beta2=0.98, gradient_checkpointing=False,

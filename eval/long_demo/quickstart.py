@@ -26,11 +26,14 @@ SFT_REPORT = Path("bench", "sft", "report.json")
 
 def unpack_starts(out: Path, seed: int) -> None:
     """Put the published base model and SFT judge of a seed where their stages would, unless one of these has run."""
-    if not (STARTS / str(seed)).exists() or any((out / folder).exists() for folder in PARTS.values()):
+    if not (STARTS / str(seed)).exists() or (out / PARTS["base"]).exists():
         return
     for name, folder in PARTS.items():
-        (out / folder).parent.mkdir(parents=True, exist_ok=True)
-        unpack_base(STARTS / str(seed) / name, out / folder)
+        partial = (out / folder).with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        unpack_base(STARTS / str(seed) / name, partial)
+        partial.rename(out / folder)
 
 
 def pack_starts(out: Path, seed: int) -> None:

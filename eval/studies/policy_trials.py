@@ -60,28 +60,23 @@ def right_answers(
     return [[bool(text) and is_right(text, pair) for text in row] for row, pair in zip(texts, pairs, strict=True)], texts
 
 
-class TruthReward:
-    """1 for the right answer, 0 for any other: the best that a judge can be."""
+class AnswerReward:
+    """Rewards each answer by itself: ``score`` returns 0..1 for an answer and its pair."""
 
     least: float | None = 0.0
     parity: float | None = 0.5
 
-    def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
-    ) -> tuple[list[float | None], Metrics]:
-        return [float(is_right(text, pair)) for text, pair in zip(responses, questions, strict=True)], {}
-
-
-class WordsReward:
-    """A broken reward: the number of words, up to ten."""
-
-    least: float | None = 0.0
-    parity: float | None = 0.5
+    def __init__(self, score: Callable[[str, PreferencePair], float]) -> None:
+        self._score = score
 
     def __call__(
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
-        return [min(1.0, len(text.split()) / 10) for text in responses], {}
+        return [self._score(text, pair) for text, pair in zip(responses, questions, strict=True)], {}
+
+
+TRUTH = AnswerReward(lambda text, pair: float(is_right(text, pair)))  # the best that a judge can be
+WORDS = AnswerReward(lambda text, pair: min(1.0, len(text.split()) / 10))  # broken
 
 
 class RewardByKind:
@@ -170,13 +165,13 @@ class WatchedTruth:
     parity: float | None = 0.5
 
     def __init__(self, judge: PairwiseReward) -> None:
-        self._judge, self._truth = judge, TruthReward()
+        self._judge = judge
 
     def __call__(
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         _, metrics = self._judge(questions, responses, anchors, step)
-        return self._truth(questions, responses, anchors, step)[0], metrics
+        return TRUTH(questions, responses, anchors, step)[0], metrics
 
 
 class PolicyContext:
@@ -297,7 +292,7 @@ class PolicyContext:
         arm, model, curves, config = ARMS[trial.arm], copy.deepcopy(self.model), Curves(), self.config_of(trial)
         reward = self.rewards[arm.judge]
         if arm.digits:
-            reward = RewardByKind(TruthReward() if arm.digits == "truth" else WordsReward(), reward)
+            reward = RewardByKind(TRUTH if arm.digits == "truth" else WORDS, reward)
         anchors, signs = self.anchors(config, reward), SignsLog(self.settings.test_every, self.sampled_accuracy)
         for kind in filter(None, (arm.first, arm.pairs)):
             pairs, steps = self.pairs_of(kind), config.max_steps // (2 if arm.first else 1)

@@ -280,7 +280,7 @@ def data_negatives(options: NegativesOptions) -> None:
     columns = columns_of(options.allow)
     pairs = pairs_of(options.data, config.frames, options.policy or "", images=options.images, allow_columns=columns)
     if options.truth == "rules":
-        check_truths(pairs, all_verifiers(), Contract(config.contract))
+        check_truths(pairs, all_verifiers(), Contract(config.contract), own_only=True)
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
         raise DataError(f"{options.data}: some pairs share a pair_id, but answers are matched by it; give each pair its own")

@@ -138,6 +138,7 @@ PARTS = (
     ),
     ConfigPart("RLConfig", "easy pairs to add", "easy_ratio", lambda c: "1" not in c.attempts, 'leave "1" out of attempts'),
     ConfigPart("PolicyConfig", "verdicts to learn", "health.max_position_bias health.hacking_drop", lambda c: False),
+    ConfigPart("PolicyConfig", "a judge", "judge_batch_size", lambda c: c.judge is not None, "set judge"),
     ConfigPart(
         "PolicyConfig",
         "a judge that compares",

@@ -4,6 +4,7 @@ answer is right, for the metrics of policies, if that is known without a judge.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.reporting.progress import bar
 from rewardlab.rewards.pairwise import Anchors, PolicyReward
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract, place
 from rewardlab.rewards.verifiable.hybrid import HybridReward, Prompt, check_truth, hybrid_reward
 from rewardlab.rewards.verifiable.rules import PLACES, Compare, Domain, Problem, verify
 from rewardlab.rewards.verifiable.workers import NUM_WORKERS
 from rewardlab.types import Completion, FinishReason, PreferencePair
+
+CHUNK = 256  # pairs whose truths are checked at a time
 
 
 def truth_in(response: str, contract: Contract) -> str:
@@ -63,11 +67,17 @@ def check_pair(pair: PreferencePair, verifiers: Mapping[str, Compare], contract:
     return True
 
 
-def check_truths(pairs: Sequence[PreferencePair], verifiers: Mapping[str, Compare], contract: Contract) -> None:
-    """Check the pairs with a truth of their own as :func:`check_pair` does."""
-    for _, pair in light_pairs(pairs):
-        if pair.truth.strip():
-            check_pair(pair, verifiers, contract)
+def check_truths(
+    pairs: Sequence[PreferencePair], verifiers: Mapping[str, Compare], contract: Contract, *, own_only: bool = False
+) -> int:
+    """Check all pairs, or those with a truth of their own, as :func:`check_pair` does; return for how many a rule pays."""
+    ruled, light = 0, (pair for _, pair in light_pairs(pairs))
+    with bar("truths", len(pairs)) as advance, ThreadPoolExecutor(NUM_WORKERS) as pool:
+        while chunk := list(itertools.islice(light, CHUNK)):
+            checked = [pair for pair in chunk if pair.truth.strip() or not own_only]
+            ruled += sum(pool.map(lambda pair: check_pair(pair, verifiers, contract), checked))
+            advance(len(chunk))
+    return ruled
 
 
 class VerifiedReward:
@@ -107,7 +117,7 @@ class VerifiedReward:
     def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
         """Return how many pairs a rule and the judge pay. Raise DataError if some need a judge and there is none, and as
         :func:`check_pair` does."""
-        ruled = sum(check_pair(pair, self._verifiers, self._contract) for _, pair in light_pairs(pairs))
+        ruled = check_truths(pairs, self._verifiers, self._contract)
         if ruled < len(pairs) and self.judge is None:
             raise DataError(
                 f"{len(pairs) - ruled:,} of {len(pairs):,} pairs can be checked by no rule; expected a category among "

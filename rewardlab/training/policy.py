@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
+from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
@@ -104,7 +106,7 @@ def rightness_of(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Right
         return None
     verifiers, contract = all_verifiers(), Contract(config.contract)
     if not config.verified:  # else they have been checked
-        check_truths(pairs, verifiers, contract)
+        check_truths(pairs, verifiers, contract, own_only=True)
     return by_rules(verifiers, contract)
 
 
@@ -174,7 +176,14 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     # Another temperature of a judge's verdicts is another judge, though the config names it alike.
     taus = _verdict_temperatures(reward)
     data = readable.fingerprint + ("".join(f" {VERDICT_TEMPERATURE} {tau!r}" for tau in taus) if set(taus) - {1.0} else "")
+    data += _rules_of(questions) if config.verified else ""
     return run_method(build, config, out, data, template, name="policy", num_rows=len(rows), readable=readable)
+
+
+def _rules_of(pairs: Sequence[PreferencePair]) -> str:
+    """Return a hash of the categories, which name the rules that pay: with others it is another run."""
+    categories = "\n".join(pair.category for _, pair in light_pairs(pairs))
+    return f" rules {hashlib.sha256(categories.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def _verdict_temperatures(reward: PolicyReward | None) -> list[float]:

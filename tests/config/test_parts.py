@@ -34,6 +34,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "kind server": {"engine.kind": "serve"},
     "kind colocate": {"engine.kind": "serve"},
     "easy pairs to add": {"attempts": ["1", "2"]},
+    "a judge": {"judge": None, "verified": True},
     "a judge that compares": {"judge": "rm:runs/rm/final"},
     "anchors of several samples": {"anchor": "start"},
     "a sample": {"signs.sample": 0},

@@ -52,6 +52,8 @@ def verifier() -> Iterator[CodeVerifier]:
         (LENGTH, "def find(x): return 'abc'\nlen = lambda x: 4", 0, "ok"),
         (ACCENTS, "def find(): return 'é' * 6000", 1, "ok"),
         (ECHO, "import sys\nsys.stdout.buffer.write(b'%d' % (int(sys.stdin.buffer.read()) + 1))", 1, "ok"),
+        (ECHO, "import sys\nsys.stdout.close()", 0, "error"),
+        (ECHO, 'import os\nos.write(1, b\'{"status": "unconfined"}\')\nos._exit(0)', 0, "error"),
         (ECHO, "import time\ntime.sleep(0.6)\nprint(int(input()) + 1)", 1, "ok"),
         (ECHO, "print(int(input()) + 1)", 1, "ok"),
         (ECHO, "import math\nprint(int(input()) + math.floor(1.5), end='   \\n\\n')", 1, "ok"),

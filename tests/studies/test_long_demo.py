@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from eval.long_demo.build import LINES_OF_LEVEL, LONG, draw_pair
 from eval.long_demo.judgments import Teacher, check_steps, short_judgment, verdict_only
 from eval.long_demo.programs import ProgramConfig, code_pairs
+from eval.long_demo.quickstart import PARTS, unpack_starts
 from eval.long_demo.sheets import ERRORS, LABELS, TASKS, Sheet
 from rewardlab.demo import base_model
 from rewardlab.demo.build import corpus
@@ -23,10 +25,13 @@ from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import pairs_of_split
 from rewardlab.demo.server import check_consistency, favored_response
 from rewardlab.demo.tasks import NUMBERS
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.checkpoints import template_for
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.hybrid import all_verifiers
 from rewardlab.rewards.verified import VerifiedReward
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import follows_format, reasoning_of
 
@@ -226,3 +231,18 @@ def test_programs_of_sheets() -> None:
     wrong = [pair.responses[1 - (pair.preferred or 0)] for pair in pairs]
     assert reward(pairs, wrong, [()] * 40, 0)[0] == [0.0] * 40
     assert {pair.preferred for pair in pairs} == {0, 1}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_published_starts(seed: int, tmp_path: Path) -> None:
+    """Base model and judge are where their stages would put them, and the judge judges; a run of its own keeps its own."""
+    unpack_starts(tmp_path / "run", seed)
+    [pair], _ = pairs_of_split(1, "test", seed=seed, difficulty=LONG)
+    judge = tmp_path / "run" / PARTS["sft"]
+    sampler = HFSampler.load(judge)
+    judged = GenerativeJudge(sampler, template_for(judge, None), max_tokens=MOST_TOKENS, temperature=0.0).compare(pair)
+    assert all(follows_format(vote.completion.text, "think_answer") for vote in judged.votes)
+    own = tmp_path / "own"
+    (own / PARTS["base"]).mkdir(parents=True)
+    unpack_starts(own, seed)
+    assert not (own / PARTS["sft"]).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,9 @@ from rewardlab.rewards.pairwise import LeastReward, PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward, anchors_of, best_of
 from rewardlab.rewards.policy_signs import share_in_both_orders
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.rewards.verifiable.extraction import Contract
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import all_verifiers
-from rewardlab.rewards.verifiable.rules import RULES
+from rewardlab.rewards.verifiable.rules import RULES, Domain, Problem, Verification
 from rewardlab.rewards.verified import VerifiedReward, by_rules
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training import policy as policy_module
@@ -336,7 +337,27 @@ def test_a_truth_beside_a_plain_answer() -> None:
     assert text_identity(replace(number, truth="", category="a")) == text_identity(replace(number, truth="", category="b"))
 
 
-def test_endless_programs_are_run_side_by_side() -> None:
+def test_rules_pay_side_by_side() -> None:
+    """Two calls of a rule meet: one after the other, neither would return."""
+    meet = threading.Barrier(2, timeout=20)
+
+    def slow(problem: Problem, answer: str) -> Verification:
+        meet.wait()
+        return Verification(1.0, AnswerStatus.OK, answer)
+
+    number = PreferencePair("n", "how many?", ("7", "8"), 0, category="count")
+    reward = VerifiedReward({Domain.COUNT: slow}, None, contract=Contract.BOXED, thinking=False)
+    assert reward([number] * 2, ["\\boxed{7}"] * 2, [()] * 2, 0)[0] == [1, 1]
+    assert reward.check([number, replace(number, pair_id="m")]) == {"rule": 2, "judge": 0}
+
+
+def test_other_categories_are_another_run() -> None:
+    number = PreferencePair("n", "how many?", ("7", "8"), 0, category="count")
+    assert policy_module._rules_of([number]) == policy_module._rules_of([replace(number, question="q")])
+    assert policy_module._rules_of([number]) != policy_module._rules_of([replace(number, category="number")])
+
+
+def test_endless_programs_do_not_hold_the_others() -> None:
     code = PreferencePair(
         "c", "Add one.", ("```\nprint(int(input()) + 1)\n```", "no"), 0, category="code", truth='[["4", "5"]]'
     )

@@ -124,9 +124,10 @@ def run_child(job: dict[str, Any], pipe: int, parent: int) -> None:
         confine()
     except BaseException:
         os._exit(3)
-    text = memoryview(json.dumps(case_outcome(job)).encode())
-    while text:
-        text = text[os.write(1, text) :]
+    with contextlib.suppress(BaseException):  # a program may have closed what it prints to
+        text = memoryview(json.dumps(case_outcome(job)).encode())
+        while text:
+            text = text[os.write(1, text) :]
     os._exit(0)
 
 
@@ -162,9 +163,10 @@ def run_case(job: dict[str, Any]) -> tuple[dict[str, Any], float]:
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3 and not text:
         return {"status": "unconfined"}, seconds
     try:
-        return dict(json.loads(text)), seconds
+        reply = dict(json.loads(text))
     except (ValueError, TypeError, RecursionError):
-        return {"status": "error"}, seconds
+        reply = {"status": "error"}
+    return ({"status": "error"} if reply.get("status") == "unconfined" else reply), seconds
 
 
 def run_code_worker() -> None:

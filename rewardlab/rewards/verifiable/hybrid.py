@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from rewardlab.errors import DataError
 from rewardlab.rewards.verifiable.code import CodeVerifier
@@ -52,8 +53,10 @@ class JudgeScore:
     status: AnswerStatus = AnswerStatus.OK
 
 
+@cache
 def all_verifiers() -> dict[str, Compare]:
-    """Return a rule for every domain; its processes for mathematics and programs start when they are needed."""
+    """Return a rule for every domain, the same ones for all of a process: those for mathematics and programs have processes,
+    which start when they are needed."""
     return {**RULES, Domain.MATH: MathVerifier().compare, Domain.CODE: CodeVerifier().compare}
 
 

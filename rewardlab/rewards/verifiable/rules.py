@@ -298,17 +298,18 @@ FORMS: Mapping[str, Callable[[str], bool]] = {
 PHRASES = ("include", "exclude", "starts", "ends")
 
 
-def times(text: str, phrase: str, *, begins: bool = False, ends: bool = False) -> int:
-    """Return how often a phrase is in a text as whole words, whatever the case, the blanks and the marks on letters; with
-    ``begins`` or ``ends`` only there."""
-    folded, words = _folded(text).strip(), _folded(phrase).split()
+def times(folded: str, phrase: str, *, begins: bool = False, ends: bool = False) -> int:
+    """Return how often a phrase is in a :func:`folded_text` as whole words, whatever the case, the blanks and the marks on
+    letters; with ``begins`` or ``ends`` only there."""
+    words = folded_text(phrase).split()
     pattern = r"\s+".join(map(re.escape, words))
     before, after = (_beside(letter, look) for letter, look in ((words[0][0], "<!"), (words[-1][-1], "!")))
     return len(re.findall(("\\A" if begins else before) + pattern + ("\\Z" if ends else after), folded))
 
 
-def _folded(text: str) -> str:
-    return bare_letters(as_read(text)).casefold()
+def folded_text(text: str) -> str:
+    """Return a text as phrases are looked for in it."""
+    return bare_letters(as_read(text)).casefold().strip()
 
 
 def _beside(letter: str, look: str) -> str:
@@ -361,7 +362,7 @@ def _is_known(name: str, value: Any) -> bool:
 
 
 def _has_word(phrase: Any) -> bool:
-    return isinstance(phrase, str) and len(phrase) <= MAX_PHRASE and bool(_folded(phrase).strip())
+    return isinstance(phrase, str) and len(phrase) <= MAX_PHRASE and bool(folded_text(phrase))
 
 
 def _limits(name: str, value: Any) -> tuple[float, float]:
@@ -380,21 +381,23 @@ def _limits(name: str, value: Any) -> tuple[float, float]:
 
 def broken_constraints(constraints: Mapping[str, Any], text: str) -> list[str]:
     """Return the names of the constraints that a response does not keep to."""
-    return [name for name, value in constraints.items() if not _holds(name, value, text.strip())]
+    text = text.strip()
+    read, folded = as_read(text), folded_text(text)
 
+    def holds(name: str, value: Any) -> bool:
+        if name in COUNTS:
+            least, most = _limits(name, value)
+            return least <= COUNTS[name](read) <= most
+        if name == "form":
+            return FORMS[value](text)
+        if name == "times":
+            limits = {phrase: _limits(phrase, of) for phrase, of in value.items()}
+            return all(least <= times(folded, phrase) <= most for phrase, (least, most) in limits.items())
+        if name in ("starts", "ends"):
+            return times(folded, value, begins=name == "starts", ends=name == "ends") > 0
+        return all((times(folded, phrase) > 0) == (name == "include") for phrase in value)
 
-def _holds(name: str, value: Any, text: str) -> bool:
-    if name in COUNTS:
-        least, most = _limits(name, value)
-        return least <= COUNTS[name](as_read(text)) <= most
-    if name == "form":
-        return FORMS[value](text)
-    if name == "times":
-        limits = {phrase: _limits(phrase, of) for phrase, of in value.items()}
-        return all(least <= times(text, phrase) <= most for phrase, (least, most) in limits.items())
-    if name in ("starts", "ends"):
-        return times(text, value, begins=name == "starts", ends=name == "ends") > 0
-    return all((times(text, phrase) > 0) == (name == "include") for phrase in value)
+    return [name for name, value in constraints.items() if not holds(name, value)]
 
 
 def compare_constraints(problem: Problem, answer: str) -> Verification:

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 START_S = 60.0  # for a process to load
-NUM_WORKERS = max(2, min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2))
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+NUM_WORKERS = max(2, min(16, _CORES // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))  # a share of the cores for each rank
 
 
 class WorkerPool:
