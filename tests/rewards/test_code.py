@@ -124,6 +124,13 @@ os._exit(0)"""
     assert verifier.compare(slow, own).status is AnswerStatus.TIMEOUT
 
 
+def test_the_seconds_of_all_tests_are_added(verifier: CodeVerifier) -> None:
+    """Each case alone is within the limit."""
+    busy = Problem(Domain.CODE, "", "[" + ", ".join(['["", "1"]'] * 3) + "]", Contract.ANSWER)
+    result = verifier.compare(busy, "import time\nwhile time.process_time() < 0.6: pass\nprint(1)")
+    assert (result.score, result.status) == (0, AnswerStatus.TIMEOUT)
+
+
 def test_by_many_threads(verifier: CodeVerifier) -> None:
     """Endless programs and right ones side by side: each gets its own verdict, and nobody waits longer than the limits say."""
     started = time.monotonic()

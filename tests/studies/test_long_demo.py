@@ -227,7 +227,7 @@ def test_programs_of_sheets() -> None:
     """Run as Python, the right program passes the tests, which come from the sheet's own steps; the wrong one does not."""
     pairs = code_pairs(ProgramConfig(num_train=40), "train")
     reward = VerifiedReward(all_verifiers(), None, contract=Contract.BOXED, thinking=False)
-    assert reward.check(pairs)["verifier"] == 40
+    assert reward.check(pairs)["rule"] == 40
     wrong = [pair.responses[1 - (pair.preferred or 0)] for pair in pairs]
     assert reward(pairs, wrong, [()] * 40, 0)[0] == [0.0] * 40
     assert {pair.preferred for pair in pairs} == {0, 1}
@@ -241,7 +241,7 @@ def test_published_starts(seed: int, tmp_path: Path) -> None:
     judge = tmp_path / "run" / PARTS["sft"]
     sampler = HFSampler.load(judge)
     judged = GenerativeJudge(sampler, template_for(judge, None), max_tokens=MOST_TOKENS, temperature=0.0).compare(pair)
-    assert all(follows_format(vote.completion.text, "think_answer") for vote in judged.votes)
+    assert all(follows_format(vote.completion.text) for vote in judged.votes)
     own = tmp_path / "own"
     (own / PARTS["base"]).mkdir(parents=True)
     unpack_starts(own, seed)
