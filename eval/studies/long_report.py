@@ -50,10 +50,8 @@ def rows_of(records: Sequence[Record], budget: int) -> dict[int, Record]:
 
 def arm_row(records: Sequence[Record], against: Sequence[Record], budget: int) -> dict[str, Any]:
     """Return an arm's means at a budget, and its differences by seed to its judges before RL and to the arm ``against``."""
-    rows, before = (
-        rows_of(records, budget),
-        {record["seed"]: flat_row(record["start"] or record["plain"]) for record in records},
-    )
+    rows = rows_of(records, budget)
+    before = {record["seed"]: flat_row(record["start"] or record["plain"]) for record in records}
     return {
         "num_seeds": len(rows),
         "non_finite": sum(record["status"] != "finished" for record in records),
@@ -107,6 +105,7 @@ def _facts(summary: dict[str, Any]) -> list[str]:
         f"base model and SFT judge; {summary['num_trials']} trials.",
         f"Every arm: groups or batches of {s['rollout_batch_size']} rollouts, {s['batch_size']} a step, at most "
         f"{s['max_tokens']} tokens, rate {s['rates'][0]:g} unless named; reward: format 0.5 and result 1.",
+        f"A training ends at a budget, or after {s['most_steps']} steps: judgments that shrink never use up their tokens.",
         f"Critics, where fitted: at most {s['value_steps']} steps of {s['value_batch_size']} rollouts, outside the budget.",
         f"Held out: {s['num_test']} pairs in both orders, {s['num_votes']} sampled judgments and a greedy one in each. A "
         "judgment without a verdict is wrong. Intervals are Student's 95 % over seeds.",

@@ -95,6 +95,8 @@ class RewardByKind:
         metrics: Metrics = {}
         for of_kind, reward in ((True, self._digits), (False, self._others)):
             rows = [n for n, pair in enumerate(questions) if (pair.source == DIGITS) == of_kind]
+            if not rows:
+                continue
             chosen = [[values[n] for n in rows] for values in (questions, responses, anchors)]
             scores, more = reward(*chosen, step)
             metrics = {**metrics, **more}

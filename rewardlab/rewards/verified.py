@@ -70,11 +70,12 @@ def check_pair(pair: PreferencePair, verifiers: Mapping[str, Compare], contract:
 def check_truths(
     pairs: Sequence[PreferencePair], verifiers: Mapping[str, Compare], contract: Contract, *, own_only: bool = False
 ) -> int:
-    """Check all pairs, or those with a truth of their own, as :func:`check_pair` does; return for how many a rule pays."""
+    """Check all pairs, or those with a rule and a truth of their own, as :func:`check_pair` does; return for how many a rule
+    pays."""
     ruled, light = 0, (pair for _, pair in light_pairs(pairs))
     with bar("truths", len(pairs)) as advance, ThreadPoolExecutor(NUM_WORKERS) as pool:
         while chunk := list(itertools.islice(light, CHUNK)):
-            checked = [pair for pair in chunk if pair.truth.strip() or not own_only]
+            checked = [pair for pair in chunk if not own_only or (pair.truth.strip() and pair.category in verifiers)]
             ruled += sum(pool.map(lambda pair: check_pair(pair, verifiers, contract), checked))
             advance(len(chunk))
     return ruled

@@ -26,7 +26,7 @@ from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import all_verifiers
 from rewardlab.rewards.verifiable.rules import RULES, Domain, Problem, Verification
-from rewardlab.rewards.verified import VerifiedReward, by_rules
+from rewardlab.rewards.verified import VerifiedReward, by_rules, check_truths
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import train_policy
@@ -349,6 +349,14 @@ def test_rules_pay_side_by_side() -> None:
     reward = VerifiedReward({Domain.COUNT: slow}, None, contract=Contract.BOXED, thinking=False)
     assert reward([number] * 2, ["\\boxed{7}"] * 2, [()] * 2, 0)[0] == [1, 1]
     assert reward.check([number, replace(number, pair_id="m")]) == {"rule": 2, "judge": 0}
+
+
+def test_truths_without_a_rule_are_for_rewards_alone() -> None:
+    """A metric does not know such answers; a reward would ignore the truth, so it refuses the pair."""
+    poem = PreferencePair("p", "Rhyme.", ("a", "b"), 0, category="poem", truth="a rhyme")
+    assert check_truths([poem], RULES, Contract.BOXED, own_only=True) == 0
+    with pytest.raises(DataError, match="no rule reads those of category 'poem'"):
+        check_truths([poem], RULES, Contract.BOXED)
 
 
 def test_other_categories_are_another_run() -> None:

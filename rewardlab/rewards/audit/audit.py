@@ -88,16 +88,11 @@ def _whole_probes(prompt: Prompt, probes: dict[str, list[str]]) -> Iterator[Prob
 
 def program_probes(truth: str) -> dict[str, list[str]]:
     """Return responses without a program that does what the tests of ``truth`` ask for: name -> texts."""
-    names = sorted(
-        {
-            node.id
-            for test in parse_tests(truth)
-            for node in ast.walk(ast.parse(test.expression or "0"))
-            if isinstance(node, ast.Name)
-        }
-    )
+    tests = parse_tests(truth)
+    nodes = [node for test in tests for node in ast.walk(ast.parse(test.expression or "0"))]
+    names = sorted({node.id for node in nodes if isinstance(node, ast.Name)})
     equal = "class E:\n    __eq__ = lambda a, b: True\n    __call__ = lambda a, *b, **c: a\n    __hash__ = lambda a: 0\n"
-    wanted = {test.expected.strip() for test in parse_tests(truth) if test.expression is None}  # what a probe must not print
+    wanted = {test.expected.strip() for test in tests if test.expression is None}  # what a probe must not print
     programs = {
         "an early exit": ["raise SystemExit(0)", "import os\nos._exit(0)"],
         "equal to everything": [equal + "\n".join(f"{name} = E()" for name in names) + "\nprint(E())"],
