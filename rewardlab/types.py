@@ -72,6 +72,15 @@ def choice_of(response: int, order: Order) -> Choice:
     return Choice.SECOND if (response == 1) != (order is Order.SWAPPED) else Choice.FIRST
 
 
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A criterion to judge by; of several, the weights (above 0) say how much each counts."""
+
+    name: str
+    weight: float = 1.0
+    description: str = ""
+
+
 @dataclass(frozen=True)
 class PreferencePair:
     """A question about zero or more images, two responses, and which is preferred (index 0 or 1; None: unknown, or
@@ -85,8 +94,8 @@ class PreferencePair:
     shown their frames (:func:`rewardlab.data.rows.with_frames`).
     ``ratings`` are single people's choices, ``systems`` the models that wrote the two responses ("": not known). No judge and
     no rater is shown their names. ``truth`` is what a rule compares responses with, if not the preferred one's final
-    answer: tests of a program, constraints, an answer ("": none). ``provenance`` names recipe and source row:
-    ``rlaif_v:3f2a...``.
+    answer: tests of a program, constraints, an answer ("": none). ``criteria`` are part of what a judge is asked; without any
+    it chooses its own. ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -110,6 +119,7 @@ class PreferencePair:
     ratings: tuple[Rating, ...] = ()
     systems: tuple[str, str] = ("", "")
     truth: str = ""
+    criteria: tuple[Criterion, ...] = ()
 
     def swap(self) -> PreferencePair:
         """Return the same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
@@ -136,7 +146,8 @@ class PreferencePair:
 @dataclass(frozen=True)
 class Candidates:
     """A question about zero or more images (encoded files) and two or more responses; ``best`` are the places of the known best
-    ones, empty where none is known. ``response_images`` are those within each response, as in a pair; () if none has any."""
+    ones, empty where none is known. ``response_images`` are those within each response, () if none has any; ``criteria`` are
+    as in a pair."""
 
     prompt_id: str
     question: str
@@ -145,13 +156,14 @@ class Candidates:
     best: tuple[int, ...] = ()
     group: str = "all"
     response_images: tuple[tuple[bytes, ...], ...] = ()
+    criteria: tuple[Criterion, ...] = ()
 
     def pair(self, first: int, second: int) -> PreferencePair:
         """Return two of the responses as a pair to compare."""
         name = f"{self.prompt_id}#{first}-{second}"
         texts = (self.responses[first], self.responses[second])
         of = (self.response_images[first], self.response_images[second]) if self.response_images else ((), ())
-        return PreferencePair(name, self.question, texts, None, self.images, response_images=of)
+        return PreferencePair(name, self.question, texts, None, self.images, response_images=of, criteria=self.criteria)
 
 
 @dataclass(frozen=True)
@@ -217,13 +229,16 @@ class Completion:
 
 
 class VerdictStatus(StrEnum):
-    """What became of the attempt to read a verdict; only ``OK`` carries a choice."""
+    """What became of the attempt to read a verdict; only ``OK`` carries a choice. UNSUPPORTED, CONTRADICTED: its checks speak
+    for neither or for the other response (:mod:`rewardlab.verdicts.checklist`)."""
 
     OK = "ok"
     EMPTY = "empty"
     NO_VERDICT = "no_verdict"
     TIE = "tie"
     NOT_A_CHOICE = "not_a_choice"
+    UNSUPPORTED = "unsupported"
+    CONTRADICTED = "contradicted"
     TRUNCATED = "truncated"
     ERROR = "error"
     TIMEOUT = "timeout"

@@ -16,7 +16,7 @@ from eval.long_demo.sheets import MOVES, TASKS, Line, Sheet, State, is_writable,
 from rewardlab.demo.judgments import PRAISE, Truth
 from rewardlab.demo.tasks import NUMBERS, choose_other
 from rewardlab.rewards.steps import judgment_steps
-from rewardlab.verdicts.parse import reasoning_span
+from rewardlab.verdicts.places import reasoning_span
 
 WAIT = "wait"
 MOST_PASSES = 2

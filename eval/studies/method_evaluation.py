@@ -17,7 +17,7 @@ from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.base import Sampler, SelfVerifying
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import BOTH_ORDERS, Choice, Judgment, PreferencePair, Vote
-from rewardlab.verdicts.parse import reasoning_of
+from rewardlab.verdicts.places import reasoning_of
 
 VOTES = 15  # of a majority
 

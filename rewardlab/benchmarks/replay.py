@@ -17,7 +17,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,19 @@ from rewardlab.data.votes import TIES_PASS, refuse_attacked, vote_of
 from rewardlab.errors import DataError
 from rewardlab.judging.judge import JudgeKind, VoteSampling, draw_orders
 from rewardlab.metrics.accuracy import OUTCOME
-from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
-from rewardlab.verdicts.parse import verdict_of
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Choice,
+    Completion,
+    FinishReason,
+    Order,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+)
+from rewardlab.verdicts.parse import CHECKLIST, verdict_of
 
 MISSING = "not in the replay file"
 MOST_LACKING = 0.1  # fraction of rows that may lack the samples of an order before the recording is another protocol's
@@ -195,9 +206,15 @@ class Replay(JudgeKind):
     def votes_of(self, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int) -> list[list[Vote]]:
         """Return the votes on each row."""
         return [
-            [vote for order in row_orders for vote in self.votes(row, order, num_votes)]
+            [self._checked(vote, row.pair) for order in row_orders for vote in self.votes(row, order, num_votes)]
             for row, row_orders in zip(rows, orders, strict=True)
         ]
+
+    def _checked(self, vote: Vote, pair: PreferencePair) -> Vote:
+        """Return a vote by its text; a checklist must be of the criteria of its pair."""
+        if not pair.criteria or self.verdict_format != CHECKLIST or vote.verdict.choice is None:
+            return vote
+        return replace(vote, verdict=verdict_of(vote.completion, CHECKLIST, pair.criteria))
 
     def _uneven(self, num_votes: int | None) -> list[int]:
         """Return the rows that have not as many of ``num_votes`` in one order as in the other."""

@@ -32,6 +32,7 @@ from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
 from rewardlab.benchmarks.passes import CONTROLS
 from rewardlab.benchmarks.report_model import (
     NOT_ONE_VERDICT,
+    ChecklistScores,
     Cost,
     CountedEstimate,
     CurvePoint,
@@ -49,7 +50,17 @@ from rewardlab.benchmarks.report_model import (
 )
 from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, largest_loss, robustness_sentence
-from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
+from rewardlab.benchmarks.scores import (
+    BY_CRITERION,
+    CHECKLIST_FIGURES,
+    KINDS,
+    REVISION,
+    checklist_rows,
+    checklist_sentence,
+    criterion_rows,
+    revision_rows,
+    revision_sentence,
+)
 from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
@@ -431,9 +442,15 @@ def people_part(agreement: AgreementScores) -> ReportPart:
     return ReportPart("People", agreement_sentence(agreement), [(AGREEMENT, agreement_rows(agreement)), *of_raters])
 
 
+def checklist_part(scores: ChecklistScores) -> ReportPart:
+    """Return what the judge's checks are like, and what they come to by criterion."""
+    by_criterion = [(BY_CRITERION, criterion_rows(scores))] if scores.criteria else []
+    return ReportPart("Checks", checklist_sentence(scores), [(CHECKLIST_FIGURES, checklist_rows(scores)), *by_criterion])
+
+
 def report_parts(report: Report) -> list[ReportPart]:
     """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of people,
-    of systems, of verified judgments."""
+    of systems, of verified judgments, of checklists."""
     parts = []
     if (attacks := report.robustness) is not None:
         parts.append(attack_part(attacks))
@@ -450,6 +467,8 @@ def report_parts(report: Report) -> list[ReportPart]:
         parts.append(ReportPart("Systems", systems_sentence(systems), tables))
     if (revision := report.revision) is not None:
         parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
+    if (checklist := report.checklist) is not None:
+        parts.append(checklist_part(checklist))
     return parts
 
 

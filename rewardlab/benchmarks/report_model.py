@@ -17,7 +17,7 @@ from rewardlab.benchmarks.robustness.text import largest_loss
 from rewardlab.benchmarks.systems import SystemScores
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
-from rewardlab.metrics.revision import RevisionScores
+from rewardlab.metrics.revision import RevisionScores, ShareEstimate
 from rewardlab.metrics.ties import TieScores
 from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.samplers.base import SAMPLING_KEYS
@@ -250,6 +250,28 @@ class ListwiseScores:
 
 
 @dataclass(frozen=True)
+class CriterionScores:
+    """The checks of one criterion, on the pairs that have any: how often they name the better response, and how
+    often both orders agree (None: no pair in both)."""
+
+    decided: CountedEstimate
+    swap_consistency: float | None
+
+
+@dataclass(frozen=True)
+class ChecklistScores:
+    """The checklists of a judge's votes. ``readable`` is the share of votes with one, ``follows`` the share of these whose
+    verdict follows from its checks (None: there are none); ``findings`` are the shares of the checks that are true, false and
+    cannot be seen, of ``checks_per_vote`` on average. ``criteria`` by their names."""
+
+    readable: ShareEstimate
+    follows: ShareEstimate | None
+    checks_per_vote: float
+    findings: Mapping[str, float]
+    criteria: Mapping[str, CriterionScores]
+
+
+@dataclass(frozen=True)
 class RequirementResult:
     """Whether a run meets what was required of it (``text``, as given); ``sentence`` names figure, interval and bound."""
 
@@ -265,10 +287,11 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), ``listwise`` of four answers at once or of
-    ratings, None of others. ``ties`` are of a set with pairs that people call a tie; all other scores are of the other pairs.
-    ``agreement`` is with people, of a set with their ratings; ``systems`` of pairs that name who wrote the responses, also of
-    those without a label. ``requirements`` are those of `--require`.
+    that verifies itself, ``checklist`` of one that checks before it chooses, ``robustness`` of a run under attack
+    (`NAME:attacked`), ``listwise`` of four answers at once or of ratings, None of others. ``ties`` are of a set with pairs that
+    people call a tie; all other scores are of the other pairs. ``agreement`` is with people, of a set with their ratings;
+    ``systems`` of pairs that name who wrote the responses, also of those without a label. ``requirements`` are those of
+    `--require`.
     """
 
     benchmark: str
@@ -301,6 +324,7 @@ class Report:
     cost: Cost | None = None
     cached_votes: int = 0
     revision: RevisionScores | None = None
+    checklist: ChecklistScores | None = None
     robustness: Robustness | None = None
     listwise: ListwiseScores | None = None
     ties: TieScores | None = None

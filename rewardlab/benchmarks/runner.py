@@ -36,6 +36,7 @@ from rewardlab.benchmarks.scores import (
     LEAST_VOTES,
     baseline_scores,
     calibrate,
+    checklist_of,
     control_scores,
     kinds_of,
     longer,
@@ -504,6 +505,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
             vote.completion.from_cache for judgment in result.sampled.get(VOTES_PASS, all_judgments) for vote in judgment.votes
         ),
         revision=revision_of(labeled, clusters, verdict_format) if verdict_format else None,
+        checklist=checklist_of(labeled, clusters, verdict_format),
         failure=_failure(result) if judge.is_queried else "",
         notes=tuple(all_notes),
         versions=versions(),

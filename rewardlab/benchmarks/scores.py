@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,8 +15,10 @@ from rewardlab.benchmarks.report_model import (
     Accuracy,
     BaselineScores,
     Calibration,
+    ChecklistScores,
     Confidence,
     CountedEstimate,
+    CriterionScores,
     CurvePoint,
     GroupScores,
     JudgeScores,
@@ -69,9 +72,10 @@ from rewardlab.metrics.revision import RevisionScores, ShareEstimate, VerifiedVo
 from rewardlab.metrics.ties import three_way_outcome
 from rewardlab.prompts.verification import read_verification
 from rewardlab.reporting.tables import percent, signed, with_interval
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
+from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Order, Outcome, PreferencePair, Vote
+from rewardlab.verdicts.checklist import ClaimFinding, checks_of, judgments_by_criterion
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
-from rewardlab.verdicts.parse import parse_verdict
+from rewardlab.verdicts.parse import CHECKLIST, parse_verdict
 from rewardlab.verdicts.votes import VALID, in_order, judgment_by_probability, majority, probability_of_0, share_for_0
 
 REVISION = ("self-verification", "share %, 95 % interval", "judgments")
@@ -129,6 +133,71 @@ def revision_rows(scores: RevisionScores) -> list[tuple[str, str, str]]:
 
 def _cells(estimate: ShareEstimate | None) -> tuple[str, str]:
     return ("–", "0") if estimate is None else (with_interval(estimate.share, estimate.interval), f"{estimate.n:,}")
+
+
+CHECKLIST_FIGURES = ("checklists", "share %, 95 % interval", "number")
+BY_CRITERION = ("criterion", "names the better response %, 95 % interval", "orders agree %", "pairs")
+
+
+def checklist_of(items: Sequence[Labeled], clusters: Sequence[str], verdict_format: str) -> ChecklistScores | None:
+    """Return the scores of all votes; None for judges of another format."""
+    if verdict_format != CHECKLIST:
+        return None
+    votes = [(vote, cluster) for item, cluster in zip(items, clusters, strict=True) for vote in item.judgment.votes]
+    lists = [checks_of(vote.completion.text) if vote.completion.finish is FinishReason.STOP else None for vote, _ in votes]
+    read = [(vote, cluster, checks) for (vote, cluster), checks in zip(votes, lists, strict=True) if checks]
+    findings = Counter(check.finding.value for _, _, checks in read for check in checks)
+    by_name: dict[str, list[tuple[Labeled, str]]] = {}
+    for item, cluster in zip(items, clusters, strict=True):
+        for name, judged in judgments_by_criterion(item.judgment).items():
+            by_name.setdefault(name, []).append((replace(item, judgment=judged), cluster))
+    return ChecklistScores(
+        readable=_share([checks is not None for checks in lists], [cluster for _, cluster in votes]),
+        follows=_share([vote.verdict.choice is not None for vote, _, _ in read], [cluster for _, cluster, _ in read])
+        if read
+        else None,
+        checks_per_vote=sum(findings.values()) / max(1, len(read)),
+        findings={finding.value: findings[finding.value] / max(1, sum(findings.values())) for finding in ClaimFinding},
+        criteria={
+            name: CriterionScores(
+                _counted([item for item, _ in of_name], [cluster for _, cluster in of_name]),
+                swap_consistency([item for item, _ in of_name]),
+            )
+            for name, of_name in by_name.items()
+        },
+    )
+
+
+def _share(flags: Sequence[bool], clusters: Sequence[str]) -> ShareEstimate:
+    values = list(map(float, flags))
+    return ShareEstimate(len(values), sum(values) / len(values), mean_interval(values, clusters))
+
+
+def checklist_sentence(scores: ChecklistScores) -> str:
+    """Return what the checks of a judge are like."""
+    shares = ", ".join(f"{percent(share)} % {finding}" for finding, share in scores.findings.items())
+    return f"The judge makes {scores.checks_per_vote:.1f} checks before it chooses: {shares}."
+
+
+def checklist_rows(scores: ChecklistScores) -> list[tuple[str, str, str]]:
+    """Return (figure, share in percent with its interval, number of votes)."""
+    return [
+        ("votes with a checklist that can be read", *_cells(scores.readable)),
+        ("verdicts that follow from their checks", *_cells(scores.follows)),
+    ]
+
+
+def criterion_rows(scores: ChecklistScores) -> list[tuple[str, str, str, str]]:
+    """Return (criterion, accuracy of what its checks speak for, agreement of both orders, number of pairs)."""
+    return [
+        (
+            name,
+            with_interval(of.decided.accuracy, of.decided.interval),
+            "–" if of.swap_consistency is None else percent(of.swap_consistency),
+            f"{of.decided.n:,}",
+        )
+        for name, of in scores.criteria.items()
+    ]
 
 
 LEAST_VOTES = 3  # of each order: the share of fewer is 0, a half or 1 for most pairs

@@ -17,12 +17,19 @@ Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
 
 
 class ConsistencyConfig(Schema):
-    """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off."""
+    """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off.
+
+    ``reader`` blind is a second judge (Proxy-GRM): it reads the reasoning without the verdict, the image and the responses, and
+    names the better response itself.
+    """
 
     base_url: str = Field("http://127.0.0.1:8000/v1", description="URL of an OpenAI-compatible endpoint that serves `model`.")
     model: str = Field("Qwen/Qwen2.5-VL-7B-Instruct", description="Model that judges whether reasoning and verdict agree.")
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
+    reader: Literal["informed", "blind"] = Field(
+        "informed", description="Whether the model checks the verdict, or reaches its own from the reasoning alone (`blind`)."
+    )
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
     deadline_s: float = Field(20.0, gt=0, description="Seconds per request; after that the consistency is 0.")
     max_tokens: int = Field(8, ge=1, description="Maximum tokens per answer.")
@@ -400,6 +407,9 @@ class RLConfig(MethodConfig):
     self_verify: bool = Field(False, description="Rollouts judge, verify the judgment, and revise it if found wrong (PAG).")
     revision_bonus: float = Field(1.0, ge=0, description="Bonus per unit that a revision gains on the judgment (PAG's alpha).")
     format_weight: float = Field(0.5, ge=0, description="Reward of a rollout in the template's format.")
+    follows_weight: float = Field(
+        0.0, ge=0, description="Reward of a verdict that follows from the checks of its checklist (template checklist)."
+    )
     forced_answer_length: int | None = Field(
         None,
         ge=1,
@@ -445,16 +455,20 @@ class RLConfig(MethodConfig):
             self._check_forced_answers()
         return self
 
-    def _check_forced_answers(self) -> None:
-        """Raise ValueError for what does not go with tokens inside a rollout that the policy did not choose."""
-        refused = {
+    @property
+    def parts_of_one_turn(self) -> list[str]:
+        """The keys that are set and do not go with tokens inside a rollout that the policy did not choose."""
+        parts = {
             "advantage gae": self.estimator.critic,
             "self_verify": self.self_verify,
             "engine": self.engine is not None,
             "hot_token": self.hot_token is not None,
             "process_reward": self.process_reward is not None,
         }
-        if others := [name for name, is_set in refused.items() if is_set]:
+        return [name for name, is_set in parts.items() if is_set]
+
+    def _check_forced_answers(self) -> None:
+        if others := self.parts_of_one_turn:
             raise ValueError(
                 "forced_answer_length continues cut rollouts after tokens that the policy did not choose, which "
                 f"{', '.join(others)} cannot: set it to null, or use another method"

@@ -29,7 +29,7 @@ from rewardlab.errors import EndpointError, OutputError
 from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.types import PreferencePair, choice_of
-from rewardlab.verdicts.parse import reasoning_of
+from rewardlab.verdicts.places import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
 

@@ -15,12 +15,14 @@ from rewardlab.data.media import Files
 from rewardlab.data.row_files import rows_of
 from rewardlab.data.rows import candidates_from_row
 from rewardlab.errors import DataError
+from rewardlab.prompts import with_criteria
 from rewardlab.types import Candidates
 
 
 def read_candidates(path: Path, *, images: Path | None = None, allow_columns: Collection[str] = ()) -> list[Candidates]:
-    """Return all rows of a file: ``question, responses``, and optionally ``images, best`` (index of the best one, or a list of
-    equally good ones), ``group, id``; or as RewardBench 2 has them, ``prompt, chosen, rejected, subset``, the right ones first.
+    """Return all rows of a file: ``question, responses``, and optionally ``images, criteria, best`` (index of the best
+    one, or a list of equally good ones), ``group, id``; or as RewardBench 2 has them, ``prompt, chosen, rejected, subset``, the
+    right ones first.
 
     ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them. Raises DataError or MediaError for the first bad
     row, and for a file without rows.
@@ -73,5 +75,5 @@ def candidates_hash(prompts: Sequence[Candidates]) -> str:
     for prompt in prompts:
         all_images = (*prompt.images, *(image for images in prompt.response_images for image in images))
         images = [hashlib.sha256(image).hexdigest() for image in all_images]
-        digest.update(json.dumps([prompt.question, *prompt.responses, images]).encode())
+        digest.update(json.dumps([with_criteria(prompt.question, prompt.criteria), *prompt.responses, images]).encode())
     return digest.hexdigest()[:16]

@@ -36,6 +36,7 @@ COLUMNS = {
     "attempts, teacher_share": "how hard the pair was for the teacher",
     "truth": "what a rule compares responses with, if not the preferred one's final answer",
     "ratings, systems": "choices of single people, and the models that wrote the responses",
+    "criteria": "what a judge is to judge by, with weights; empty: it chooses",
     "category, source, licence, level, provenance": "where the pair comes from",
 }
 SHARDS = "part-[0-9]*.parquet"  # the files of a set as `data build` and `push` name them

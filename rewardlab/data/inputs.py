@@ -17,13 +17,19 @@ PairInput = PreferencePair | Mapping[str, Any]
 
 
 def candidates_of_texts(
-    question: Any, responses: Sequence[Any], *, images: Sequence[Any] = (), urls: AllowedUrls | None = None
+    question: Any,
+    responses: Sequence[Any],
+    *,
+    images: Sequence[Any] = (),
+    criteria: Sequence[Any] = (),
+    urls: AllowedUrls | None = None,
 ) -> Candidates:
     """Return a question and its responses, to be ranked or rewarded; each is a text, parts or messages. Raise DataError or
     MediaError."""
     if isinstance(responses, str) or not isinstance(responses, Sequence):
         raise DataError(f"expected a list of responses, got {type(responses).__name__}")
-    files, row = Files(is_callers=True, urls=urls or AllowedUrls()), {"question": question, "images": _list(images, "images")}
+    files = Files(is_callers=True, urls=urls or AllowedUrls())
+    row = {"question": question, "images": _list(images, "images"), "criteria": criteria}
     return candidates_from_row(row, responses, prompt_id="prompt", files=files, where="the prompt", answers_quote=True)
 
 

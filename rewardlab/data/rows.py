@@ -23,12 +23,13 @@ judgment           string              a teacher's reasoned verdict, "" without
 provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
 ratings            list of ratings     of single people, each as a line of :mod:`rewardlab.data.ratings` without ``pair_id``
 systems            list of 2 strings   names of the models that wrote the responses; empty: not known
+criteria           list of criteria    ``{"name", "weight", "description"}``: what a judge is to judge by; empty: it chooses
 =================  ==================  =================================================================================
 
 Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
 (:mod:`rewardlab.data.columns`). In JSON lines an image or a video is a path, and a question or a response may be a list of
 parts: ``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``. A
-truth may also be a number, a list or an object.
+truth may also be a number, a list or an object, and a criterion its name alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
@@ -50,7 +51,7 @@ from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.ratings import RATING_FIELDS, rating_of, rating_record, tie_of
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
-from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, PreferencePair, Tie
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Criterion, Order, PreferencePair, Tie
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance", "truth")
@@ -88,7 +89,7 @@ def _differ_in_media(pair: PreferencePair) -> bool:
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
     *("response_videos", "tie", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
-    *("ratings", "systems", "truth"),
+    *("ratings", "systems", "truth", "criteria"),
 )
 
 
@@ -107,6 +108,7 @@ def features() -> Any:
         "teacher_share": Value("float32"),
         "ratings": List({name: Value("string") for name in RATING_FIELDS}),
         "systems": List(Value("string")),
+        "criteria": List({"name": Value("string"), "weight": Value("float64"), "description": Value("string")}),
     }
     return Features({name: kinds.get(name, Value("string")) for name in COLUMNS})
 
@@ -124,6 +126,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "tie": pair.tie.value if pair.tie else "",
         "ratings": [rating_record(rating) for rating in pair.ratings],
         "systems": list(pair.systems) if any(pair.systems) else [],
+        "criteria": list(map(asdict, pair.criteria)),
     }
 
 
@@ -195,6 +198,7 @@ def from_row(
         teacher_share=share,
         ratings=tuple(rating_of(value, f"{where}, rating {n}") for n, value in enumerate(_list(row, "ratings", where))),
         systems=systems_of(_list(row, "systems", where), where),
+        criteria=criteria_of(row["criteria"], where) if "criteria" in row and row["criteria"] else (),
         **texts,
     )
     check_marks(pair, where)
@@ -222,9 +226,9 @@ def candidates_from_row(
     where: str,
     answers_quote: bool = False,
 ) -> Candidates:
-    """Return the ``question`` of a row and its ``responses``, each in any form of :mod:`rewardlab.data.conversations`, videos
-    as :data:`FRAMES` frames; ``answers_quote`` as in :func:`rewardlab.data.conversations.place_media`. Raise DataError or
-    MediaError."""
+    """Return the ``question`` of a row with its ``criteria``, and its ``responses``, each in any form of
+    :mod:`rewardlab.data.conversations`, videos as :data:`FRAMES` frames; ``answers_quote`` as in
+    :func:`rewardlab.data.conversations.place_media`. Raise DataError or MediaError."""
     question, answers = _contents(row, responses, where, answers_quote)
 
     def with_media(content: Content) -> tuple[str, tuple[bytes, ...]]:
@@ -236,7 +240,8 @@ def candidates_from_row(
         raise DataError(f"{where}: the question is empty")
     read = [with_media(answer) for answer in answers]
     of_responses = tuple(images for _, images in read) if any(images for _, images in read) else ()
-    return Candidates(prompt_id, text, tuple(text for text, _ in read), images, response_images=of_responses)
+    criteria = criteria_of(row.get("criteria"), where)
+    return Candidates(prompt_id, text, tuple(text for text, _ in read), images, response_images=of_responses, criteria=criteria)
 
 
 def _contents(
@@ -270,6 +275,43 @@ def systems_of(names: Sequence[Any], where: str) -> tuple[str, str]:
         raise DataError(f"{where}: 'systems' is {names!r:.80}; expected a list of two names, one for each response")
     first, second = ((name or "").strip() for name in names) if names else ("", "")
     return first, second
+
+
+MAX_CRITERIA = 16
+_NAME = re.compile(r"(?!.* x[\d.]+$)[^\[\]\n]{1,80}")  # as it is written in a checklist: [NAME x2]
+
+
+def criteria_of(value: Any, where: str) -> tuple[Criterion, ...]:
+    """Return the criteria of a row: names, or objects with the fields of a Criterion, "" and None for none. Raise DataError for
+    more than :data:`MAX_CRITERIA`, two of one name, and a weight that is not above 0."""
+    values = [value] if isinstance(value, str) and value.strip() else value or []
+    if not isinstance(values, list | tuple) or len(values) > MAX_CRITERIA:
+        raise DataError(f"{where}: 'criteria' is {value!r:.60}; expected a list of at most {MAX_CRITERIA} criteria")
+    criteria = tuple(_criterion(item, where) for item in values)
+    if len({criterion.name for criterion in criteria}) < len(criteria):
+        raise DataError(f"{where}: two criteria have one name; expected each once")
+    return criteria
+
+
+def _criterion(value: Any, where: str) -> Criterion:
+    given = {"name": value} if isinstance(value, str) else value
+    names = [field.name for field in fields(Criterion)]
+    if not isinstance(given, Mapping) or not {"name"} <= given.keys() <= {*names}:
+        raise DataError(f"{where}: a criterion is {value!r:.60}; expected a name, or an object with {', '.join(names)}")
+    name, description, weight = given["name"], given.get("description") or "", given.get("weight")
+    weight = 1.0 if weight is None else weight
+    if not isinstance(name, str) or not isinstance(description, str) or not _NAME.fullmatch(name.strip()):
+        raise DataError(
+            f"{where}: a criterion's name is {name!r:.60}; expected up to 80 characters on one line, without brackets "
+            'and without a weight such as " x2" at the end'
+        )
+    if has_lone_surrogate(name + description) or IMAGE_MARK in name + description or VIDEO_MARK in name + description:
+        raise DataError(f"{where}: the criterion {name!r:.60} contains half a surrogate pair or a placeholder of media")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1000:
+        raise DataError(
+            f"{where}: the weight of the criterion {name!r:.60} is {weight!r:.40}; expected a number above 0, below 1000"
+        )
+    return Criterion(name.strip(), float(weight), description.strip())
 
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:

@@ -13,7 +13,7 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import DEMO
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
-from rewardlab.verdicts.parse import reasoning_of
+from rewardlab.verdicts.places import reasoning_of
 
 EXAMPLES = Path(__file__).parent / "examples"
 PACKAGES = ("torch", "torchvision", "transformers", "jinja2")  # what judging with a local checkpoint needs

@@ -19,7 +19,7 @@ from rewardlab.demo.server import favored_response
 from rewardlab.metrics.intervals import paired_difference
 from rewardlab.models.checkpoints import versions
 from rewardlab.types import Choice, Order, choice_of
-from rewardlab.verdicts.parse import reasoning_of
+from rewardlab.verdicts.places import reasoning_of
 
 STAGES = ("base", "sft", "rl")
 TITLES = {"base": "base model", "sft": "SFT", "rl": "StableReinforce"}

@@ -30,7 +30,7 @@ def seed_of(pair_id: str, seed: int, attempt: int) -> int:
 
 def agrees(pair: PreferencePair, answer: Answer, verdict_format: str) -> bool:
     """Return whether a teacher's answer names the preferred response; an invalid answer does not."""
-    verdict = verdict_of(answer.completion(), verdict_format)
+    verdict = verdict_of(answer.completion(), verdict_format, pair.criteria)
     assert pair.preferred is not None
     return verdict.choice is choice_of(pair.preferred, answer.order)
 

@@ -6,7 +6,7 @@ data_source   the pair's source, or "rewardlab"; verl's validation metrics go by
 prompt        one user turn of the template, ``<image>`` for each image
 images        ``{"bytes": encoded file}`` in the order of their placeholders; none: an empty list
 reward_model  ``{"style": "rule", "ground_truth": "first" or "second"}``: the position of the better response
-extra_info    index, pair_id, question, order, preferred, and the format that reads the verdict: what
+extra_info    index, pair_id, question, order, preferred, criteria, and the format that reads the verdict: what
               :mod:`rewardlab.integrations.verl_judge_reward` rewards by
 ============  ======================================================================================
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ COLUMNS = {
             "order": pa.string(),
             "preferred": pa.int8(),
             "verdict_format": pa.string(),
+            "criteria": pa.list_(pa.struct({"name": pa.string(), "weight": pa.float64(), "description": pa.string()})),
         }
     ),
 }
@@ -86,6 +87,7 @@ def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: i
             "order": order.value,
             "preferred": pair.preferred,
             "verdict_format": template.verdict_format,
+            **({"criteria": list(map(asdict, pair.criteria))} if pair.criteria else {}),
         },
     }
 

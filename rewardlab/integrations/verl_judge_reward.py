@@ -32,6 +32,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardlab.config import ConsistencyConfig, RLConfig, load_config
+from rewardlab.data.rows import criteria_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.rewards.consistency import EndpointConsistencyJudge
@@ -84,7 +85,9 @@ class JudgeReward(RewardManagerBase):
         ids = ids[: int(item.batch["attention_mask"][-ids.shape[-1] :].sum())]
         text = await asyncio.to_thread(self.tokenizer.decode, ids, skip_special_tokens=True)
         completion = as_completion(text, ids.tolist(), self._ends)
-        rollout = JudgedCompletion(completion, info["question"], Order(info["order"]), int(info["preferred"]))
+        criteria = criteria_of(list(() if info.get("criteria") is None else info["criteria"]), info["pair_id"])
+        order, preferred = Order(info["order"]), int(info["preferred"])
+        rollout = JudgedCompletion(completion, info["question"], order, preferred, info["pair_id"], criteria)
         reward = await self._rewards.reward(rollout, info["pair_id"], info["verdict_format"])
         return {"reward_score": reward["score"], "reward_extra_info": reward}
 

@@ -42,8 +42,9 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
-from rewardlab.verdicts.panel import votes_with_voice
-from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority, winner_share
+from rewardlab.verdicts.checklist import ClaimCheck, checks_of, judgments_by_criterion
+from rewardlab.verdicts.panel import orders_consistent
+from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, winner_share
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,6 +90,11 @@ class Ballot:
         all of its text."""
         _, opened, rest = self.text.partition("<think>")
         return rest.rpartition("</think>")[0].strip() or rest.strip() if opened else self.text.strip()
+
+    @property
+    def checks(self) -> tuple[ClaimCheck, ...]:
+        """Return the checks of a judgment that is a checklist, else none."""
+        return checks_of(self.text) or ()
 
     def __repr__(self) -> str:
         verdict = f"for {self.winner}" if self.winner is not None else self.status.value
@@ -138,15 +144,16 @@ class ComparisonResult:
     def votes(self) -> tuple[Ballot, ...]:
         return tuple(map(Ballot.of, self.judgment.votes))
 
+    @cached_property
+    def criteria(self) -> Mapping[str, ComparisonResult]:
+        """Return what the votes come to by each criterion that their checks name; empty for a judge without checklists."""
+        return {name: ComparisonResult.of(self.pair, judged) for name, judged in judgments_by_criterion(self.judgment).items()}
+
     @property
     def swap_consistent(self) -> bool | None:
         """Return whether the majorities of both orders name the same response; one that is even names none. None where
         no vote of an order names one. Of a panel the votes of members that abstain do not count."""
-        votes = votes_with_voice(self.judgment.votes)
-        if not all(any(vote.winner is not None for vote in in_order(votes, order)) for order in BOTH_ORDERS):
-            return None
-        first, second = (majority(in_order(votes, order)).winner for order in BOTH_ORDERS)
-        return first is not None and first == second
+        return orders_consistent(self.judgment.votes)
 
     @property
     def invalid(self) -> Mapping[str, int]:
@@ -316,14 +323,17 @@ class SyncJudge:
         *,
         images: Sequence[Any] = (),
         videos: Sequence[Any] = (),
+        criteria: Sequence[Any] = (),
         frames: int = FRAMES,
         votes: int | None = None,
         seed: int = 0,
         error: float | None = None,
     ) -> ComparisonResult:
         """Return which of two responses is better. A video is shown after the images, as at most ``frames`` frames or as the
-        family of a local checkpoint samples it."""
+        family of a local checkpoint samples it. ``criteria`` are names, or objects with ``name``, ``weight`` and
+        ``description``; a judge of the template ``checklist`` has a result for each (:attr:`ComparisonResult.criteria`)."""
         row = {"pair_id": "pair", "question": question, "responses": responses, "images": images, "videos": videos}
+        row |= {"criteria": criteria}
         return self.compare_many([row], frames=frames, votes=votes, seed=seed, error=error)[0]
 
     def compare_many(
@@ -374,6 +384,7 @@ class SyncJudge:
         responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
+        criteria: Sequence[Any] = (),
         strategy: str = "all_pairs",
         anchor: Any = None,
         budget: int | None = None,
@@ -389,7 +400,7 @@ class SyncJudge:
         """
         if (strategy == "anchor") != (anchor is not None):
             raise ConfigError("the strategy anchor needs an anchor, and no other strategy accepts one")
-        group = self._group(question, responses, images, anchor)
+        group = self._group(question, responses, images, criteria, anchor)
         num_votes, decide = self._rule(error, votes)
         judge = _Answering(self.engine, decide)
         return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=num_votes, seed=seed).rewards
@@ -408,9 +419,11 @@ class SyncJudge:
         _check_votes(num := (self.engine.config.votes or 1) if votes is None else votes)
         return num
 
-    def _group(self, question: str, responses: Sequence[Any], images: Sequence[Any], anchor: Any = None) -> Candidates:
+    def _group(
+        self, question: str, responses: Sequence[Any], images: Sequence[Any], criteria: Sequence[Any] = (), anchor: Any = None
+    ) -> Candidates:
         given = responses if anchor is None else [*responses, anchor]
-        group = candidates_of_texts(question, given, images=images, urls=self._urls)
+        group = candidates_of_texts(question, given, images=images, criteria=criteria, urls=self._urls)
         if len(group.responses) < 2:
             raise DataError(f"{len(group.responses)} responses cannot be compared; give two or more")
         return group

@@ -25,7 +25,7 @@ from rewardlab.judging.spec import (
     judge_config,
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
-from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
+from rewardlab.prompts import DEFAULT_TEMPLATE, load_template, require_one_turn
 from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SelfVerifying
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -108,6 +108,8 @@ def open_generative_judge(
             f"{config.judge!r}: probabilities need an <answer> tag or a bare verdict, not the format "
             f"{template.verdict_format}; leave prob: out"
         )
+    if by_probability or parsed.verifies:
+        require_one_turn(template, "prob:" if by_probability else "verify:")
     if by_probability and parsed.verifies:
         raise ConfigError(f"{config.judge!r}: a judge by verdict probabilities writes no judgment to verify")
     is_served = restart_after_s is not None  # to many clients, whose prompts share a call

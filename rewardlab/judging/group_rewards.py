@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import Judge
 from rewardlab.judging.ranking import PLANS, Match, Plan, PlayedMatch, Ranking, fitted_strengths, net_win_rates
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+from rewardlab.verdicts.checklist import judgments_by_criterion
 from rewardlab.verdicts.votes import both_orders_or_none
 
 # Strategy of a request -> plan of comparisons.
@@ -38,12 +39,14 @@ class JudgedMatch:
 
 @dataclass(frozen=True)
 class GroupRewards:
-    """[N] rewards, None where no match of a response could be judged; [N] standard deviations (Bradley-Terry only)."""
+    """[N] rewards, None where no match of a response could be judged; [N] standard deviations (Bradley-Terry only).
+    ``components``: the rewards by each criterion that the judgments name, of the same matches."""
 
     rewards: list[float | None]
     deviations: list[float | None]
     ranking: Ranking
     matches: list[JudgedMatch]
+    components: Mapping[str, list[float | None]] = field(default_factory=dict)
 
 
 def start_plan(strategy: str, num: int, budget: int | None) -> tuple[Plan, list[Match]]:
@@ -77,6 +80,17 @@ def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Seque
     A reward is the net win rate over a response's matches (-1..1), by the share of votes or the probability; with
     ``bradley_terry`` the fitted strength in logits. A match that failed counts for nothing; what was never judged has None.
     """
+    by_criterion = [judgments_by_criterion(match.judgment) if match.judgment else {} for match in matches]
+    components = {}
+    for name in dict.fromkeys(name for of in by_criterion for name in of):
+        judgments = [both_orders_or_none(of[name]) if name in of else None for of in by_criterion]
+        of_criterion = [replace(match, judgment=judged) for match, judged in zip(matches, judgments, strict=True)]
+        components[name] = _rewards(strategy, num, of_criterion)[0]
+    return GroupRewards(*_rewards(strategy, num, matches), ranking, list(matches), components)
+
+
+def _rewards(strategy: str, num: int, matches: Sequence[JudgedMatch]) -> tuple[list[float | None], list[float | None]]:
+    """Return the rewards and their deviations."""
     played = [PlayedMatch(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in matches]
     rewards = net_win_rates(num, played)
     deviations: list[float | None] = [None] * num
@@ -84,7 +98,7 @@ def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Seque
         rewards, deviations = fitted_strengths(num, played)
     if strategy == "anchor":
         rewards, deviations = rewards[:-1], deviations[:-1]
-    return GroupRewards(rewards, deviations, ranking, list(matches))
+    return rewards, deviations
 
 
 def reward_group(

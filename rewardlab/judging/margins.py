@@ -22,10 +22,10 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
-from rewardlab.verdicts.parse import until_verdict
+from rewardlab.verdicts.parse import CHECKLIST, until_verdict
 from rewardlab.verdicts.votes import judgment_by_probability
 
-READ_BY_PROBABILITY = ("bare", "think_answer")
+READ_BY_PROBABILITY = ("bare", "think_answer", CHECKLIST)
 _UNREAD = Verdict(None, VerdictStatus.NO_VERDICT)
 _NOTHING_WRITTEN = Completion("", FinishReason.STOP)
 
@@ -84,6 +84,8 @@ class ProbabilityJudge(GenerativeJudge):
         margins, coverages = self.sampler.verdict_margins(prompts, list(beginnings.values()))
         for (n, k), margin, coverage in zip(beginnings, margins.tolist(), coverages.tolist(), strict=True):
             verdict = likelier_verdict(margin, coverage)
+            if self.template.verdict_format == CHECKLIST and verdict.choice not in (None, votes[n][k].verdict.choice):
+                verdict = Verdict(None, VerdictStatus.CONTRADICTED, "checks")
             is_read = verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)
             votes[n][k] = replace(votes[n][k], verdict=verdict, margin=margin / self.verdict_temperature if is_read else None)
         return [judgment_by_probability(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Self
@@ -289,6 +289,7 @@ def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, se
         "orders": "both" if set(orders) == set(BOTH_ORDERS) else orders[0].value,
         "seed": seed,
         "timeout_s": 900,
+        **({"criteria": [asdict(criterion) for criterion in pair.criteria]} if pair.criteria else {}),
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts.sanitize import sanitize
-from rewardlab.types import IMAGE_MARK, Message, Order, Part, PreferencePair
+from rewardlab.types import IMAGE_MARK, Criterion, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.formats import READERS, format_id, reader_of
 
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
@@ -21,6 +21,7 @@ from rewardlab.verdicts.formats import READERS, format_id, reader_of
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
+# checklist_turns: a checklist in two turns, its checks and then their verification; what a judge is asked second is a followup.
 # Every verdict format is a template too: words that ask for exactly that form.
 TEMPLATE_FORMATS = {
     **{name: name for name in READERS},
@@ -29,7 +30,9 @@ TEMPLATE_FORMATS = {
     "verdict": "bare",
     "single": "unread",
     "answer": "unread",
+    "checklist_turns": "checklist",
 }
+_FOLLOWUPS = {"checklist_turns": "checklist_verify.txt"}
 DEFAULT_TEMPLATE = "r1_reward"
 _SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict"}  # formats whose words have a name of their own
 
@@ -42,17 +45,20 @@ class Template:
     asks for.
 
     Images come before the text, in training as in inference. ``hash`` names all of this: it is stored in a checkpoint and
-    checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on.
+    checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on. ``followup`` is what
+    the judge is asked in a second turn, "" if its judgment is one turn.
     """
 
     name: str
     text: str
     verdict_format: str
+    followup: str = ""
 
     @property
     def hash(self) -> str:
         """Return the first 16 hex digits of the SHA-256 of text, verdict format and the place of the images."""
-        return hashlib.sha256(f"images-first\n{format_id(self.verdict_format)}\n{self.text}".encode()).hexdigest()[:16]
+        words = f"{self.text}\n{self.followup}" if self.followup else self.text
+        return hashlib.sha256(f"images-first\n{format_id(self.verdict_format)}\n{words}".encode()).hexdigest()[:16]
 
 
 def load_text(file: str) -> str:
@@ -76,7 +82,15 @@ def load_template(name: str) -> Template:
             f"unknown prompt template {name!r}; expected one of {sorted(TEMPLATE_FORMATS)}, or FORMAT:FILE with your own text"
             + (f", here {name}:FILE" if _is_format(name) else "")
         )
-    return Template(name, load_text(f"{_SAME_WORDS.get(name, name)}.txt"), TEMPLATE_FORMATS[name])
+    followup = load_text(_FOLLOWUPS[name]) if name in _FOLLOWUPS else ""
+    return Template(name, load_text(f"{_SAME_WORDS.get(name, name)}.txt"), TEMPLATE_FORMATS[name], followup)
+
+
+def require_one_turn(template: Template, what: str) -> Template:
+    """Return a template whose judgments are one turn. Raise ConfigError for another, for ``what`` needs such."""
+    if template.followup:
+        raise ConfigError(f"template {template.name} has two turns, and {what} takes one; use template=checklist")
+    return template
 
 
 def reading_format(name: str) -> str:
@@ -138,19 +152,29 @@ def _sanitized(template: Template, values: dict[str, str]) -> dict[str, str]:
     return {name: sanitize(text, template.text) for name, text in values.items()}
 
 
+def with_criteria(question: str, criteria: Sequence[Criterion]) -> str:
+    """Return a question with the criteria that its answers are to be judged by, and their weights."""
+    lines = [
+        f"- {criterion.name}, weight {criterion.weight:g}" + (f": {criterion.description}" if criterion.description else "")
+        for criterion in criteria
+    ]
+    return "\n".join([question, "", "Judge by these criteria:", *lines]) if lines else question
+
+
 def build_messages(pair: PreferencePair, *, order: Order, template: Template) -> tuple[Message, ...]:
     """Return one user turn: the images, then the filled template with the responses in ``order``; the label is not used.
 
-    A question with as many places (``IMAGE_MARK``) as images shows them there, and a response with images its own. Raise
-    DataError if a response with images has more or fewer places than these.
+    The criteria of the pair follow its question. A question with as many places (``IMAGE_MARK``) as images shows them there,
+    and a response with images its own. Raise DataError if a response with images has more or fewer places than these.
     """
     (first, second), (of_first, of_second) = pair.shown(order), pair.shown_images(order)
-    placed = bool(pair.images) and pair.question.count(IMAGE_MARK) == len(pair.images)
+    question = with_criteria(pair.question, pair.criteria)
+    placed = bool(pair.images) and question.count(IMAGE_MARK) == len(pair.images)
     within = {"first": of_first, "second": of_second, "question": pair.images if placed else ()}
     ahead = [Part(image=image) for image in (() if placed else pair.images)]
     if not any(within.values()):
-        return (Message("user", (*ahead, Part(text=render(template, pair.question, first, second)))),)
-    values, parts = _sanitized(template, {"question": pair.question, "first": first, "second": second}), ahead
+        return (Message("user", (*ahead, Part(text=render(template, question, first, second)))),)
+    values, parts = _sanitized(template, {"question": question, "first": first, "second": second}), ahead
     for place, piece in enumerate(_SLOT.split(template.text)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
         images = within[piece] if slot else ()

@@ -20,7 +20,7 @@ from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.types import Choice, Completion, FinishReason, Message, Part
 from rewardlab.verdicts.parse import verdict_label
 
-PROMPT = load_text("consistency.txt")
+PROMPT, BLIND = load_text("consistency.txt"), load_text("blind.txt")
 CACHE_SIZE = 100_000
 GIVE_UP_AFTER = 20  # answers in a row that cannot be read
 
@@ -28,15 +28,21 @@ _THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _SLOT = re.compile(r"\{(question|reasoning|number)\}")
 
 
-def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
-    """The text to ask; braces in the question or reasoning are plain text."""
+def consistency_prompt(question: str, reasoning: str, verdict: Choice, *, blind: bool = False) -> str:
+    """Return the text to ask; one for a ``blind`` reader has no verdict. Braces in the question or reasoning are plain text."""
     values = {"question": question, "reasoning": reasoning, "number": verdict_label(verdict)}
-    return _SLOT.sub(lambda match: values[match.group(1)], PROMPT)
+    return _SLOT.sub(lambda match: values[match.group(1)], BLIND if blind else PROMPT)
 
 
 def read_consistency(answer: str) -> int:
     """Return +1 for "1", -1 for "0", else 0. Blanks, a final full stop and ``<think>...</think>`` are ignored."""
     return {"1": 1, "0": -1}.get(_THINKING.sub("", answer).strip().rstrip("."), 0)
+
+
+def read_blind(answer: str, verdict: Choice) -> int:
+    """Return +1 if a blind reader names the verdict, -1 if it names the other response, else 0, as :func:`read_consistency`."""
+    named = {"1": Choice.FIRST, "2": Choice.SECOND}.get(_THINKING.sub("", answer).strip().rstrip("."))
+    return 0 if named is None else 1 if named is verdict else -1
 
 
 Ask = Callable[[str], Awaitable[Completion]]  # one prompt at temperature 0
@@ -62,28 +68,36 @@ async def refuse_pair_judge(base_url: str, api_key: str) -> None:
         )
 
 
-async def probe_checker(ask: Ask, name: str) -> None:
+def _digits(blind: bool) -> str:
+    return "1 or 2" if blind else "0 or 1"
+
+
+def _read(answer: str, verdict: Choice, blind: bool) -> int:
+    return read_blind(answer, verdict) if blind else read_consistency(answer)
+
+
+async def probe_checker(ask: Ask, name: str, *, blind: bool = False) -> None:
     """Ask about a reasoning that supports its verdict and one that contradicts it. Raise EndpointError, with the model's
     ``name``, if neither answer can be read."""
     problems = []
     for verdict in (Choice.FIRST, Choice.SECOND):
-        answer = await ask(consistency_prompt(_QUESTION, _REASONING, verdict))
+        answer = await ask(consistency_prompt(_QUESTION, _REASONING, verdict, blind=blind))
         if answer.failed:
             problems.append(f"failed ({answer.error})")
-        elif read_consistency(answer.text):
+        elif _read(answer.text, verdict, blind):
             return
         else:
             cut = ", cut off at max_tokens" if answer.finish is FinishReason.LENGTH else ""
             problems.append(f"answered {answer.text!r:.80}{cut}")
-    raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} instead of 0 or 1.")
+    raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} instead of {_digits(blind)}.")
 
 
 class EndpointConsistencyJudge:
-    """Queries an OpenAI-compatible endpoint at temperature 0, concurrently, each question once. Failures and answers other than
-    0 and 1 score 0; ``counts`` has asked, cached, failed and unclear."""
+    """Queries an OpenAI-compatible endpoint at temperature 0, concurrently, each question once. Failures and answers that
+    cannot be read score 0; ``counts`` has asked, cached, failed and unclear."""
 
     def __init__(self, config: ConsistencyConfig, *, api_key: str = "none") -> None:
-        self._config, self._api_key = config, api_key
+        self._config, self._api_key, self._blind = config, api_key, config.reader == "blind"
         self._endpoint: ChatEndpoint | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cache: dict[tuple[str, str, Choice], asyncio.Task[int]] = {}
@@ -126,18 +140,18 @@ class EndpointConsistencyJudge:
 
     async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
         self.counts["asked"] += 1
-        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
+        answer = await self._complete(consistency_prompt(question, reasoning, verdict, blind=self._blind))
         if answer.finish in (FinishReason.ERROR, FinishReason.TIMEOUT):
             self.counts["failed"] += 1
             self._cache.pop((question, reasoning, verdict), None)
             self._note_unread(f"failed ({answer.error or answer.finish})")
             return 0
-        score = read_consistency(answer.text)
+        score = _read(answer.text, verdict, self._blind)
         self.counts["unclear"] += score == 0
         if score:
             self._num_unread = 0
         else:
-            self._note_unread(f"answered {answer.text!r:.80} instead of 0 or 1")
+            self._note_unread(f"answered {answer.text!r:.80} instead of {_digits(self._blind)}")
         return score
 
     async def _complete(self, prompt: str) -> Completion:
@@ -162,7 +176,7 @@ class EndpointConsistencyJudge:
         try:
             await self._open().check()
             await refuse_pair_judge(self._config.base_url, self._api_key)
-            await probe_checker(self._complete, f"{self._config.base_url}: {self._config.model}")
+            await probe_checker(self._complete, f"{self._config.base_url}: {self._config.model}", blind=self._blind)
         finally:
             await self.aclose()
 

@@ -21,26 +21,31 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError
 from rewardlab.extensions import extension_names, load_extension
 from rewardlab.rl.selection import overlong_penalty
-from rewardlab.types import Completion, Order, VerdictStatus
+from rewardlab.types import Completion, Criterion, Order, VerdictStatus
+from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding
 
 TERMS = "rewardlab.reward_terms"  # entry points: name = "package.module:REWARD_TERM"
 
 
 @dataclass(frozen=True)
 class JudgedCompletion:
-    """One completion to score: the question it answers, the order it was shown in, and which response is better."""
+    """One completion to score: the question it answers, with its criteria, the order it was shown in, and which response of the
+    pair is better."""
 
     completion: Completion
     question: str
     order: Order
     preferred: int
+    pair_id: str = ""
+    criteria: tuple[Criterion, ...] = ()
 
 
 @dataclass(frozen=True)
 class RewardParts:
     """How one rollout was read, and what it earned. ``consistency`` is -1 (the reasoning contradicts the verdict), 0 (unknown)
     or +1; ``agreement`` with the rollouts of the other order is 0..1, None if not computed. ``scores`` are those of the terms,
-    unweighted, by name; None: not scored. ``total`` is 0 until it is composed.
+    unweighted, by name; None: not scored. ``checks`` are those of a checklist, None if there is none. ``total`` is 0 until it
+    is composed.
     """
 
     format: bool
@@ -49,6 +54,7 @@ class RewardParts:
     status: VerdictStatus
     agreement: float | None = None
     scores: dict[str, float | None] = field(default_factory=dict)
+    checks: tuple[ClaimCheck, ...] | None = None
     total: float = 0.0
 
 
@@ -56,15 +62,16 @@ class RewardParts:
 class RewardTerm:
     """A term of the reward: ``weight`` times ``score`` is added, and the mean score is the metric ``reward/<name>``.
 
-    ``score`` takes the completion and its parts and returns a number. ``key`` is the key of the config that sets the weight of
-    a term of the package. A term from outside has none and may fail: for whatever it raises or returns that is no finite number
-    it adds 0, and ``reward/<name>_failed_frac`` counts it. ``reads_verdict``: the term adds 0 if the verdict could not be
-    scored (status ``error``). ``compares_orders``: ``score`` reads the agreement with the rollouts of the other order.
+    ``score`` takes the completion and its parts and returns a number, or None if there is nothing to score, which adds 0.
+    ``key`` is the key of the config that sets the weight of a term of the package. A term from outside has none and may fail:
+    for whatever it raises or returns that is no finite number it adds 0, and ``reward/<name>_failed_frac`` counts it.
+    ``reads_verdict``: the term adds 0 if the verdict could not be scored (status ``error``). ``compares_orders``: ``score``
+    reads the agreement with the rollouts of the other order.
     """
 
     name: str
     weight: float
-    score: Callable[[JudgedCompletion, RewardParts], float]
+    score: Callable[[JudgedCompletion, RewardParts], float | None]
     key: str | None = None
     reads_verdict: bool = True
     compares_orders: bool = False
@@ -78,6 +85,26 @@ def accuracy_term(config: RLConfig) -> RewardTerm:
     """1 for the right verdict, more or less by the weight of consistency; nothing for a wrong one, however consistent."""
     weight = config.consistency.weight
     return RewardTerm("accuracy", 1.0, lambda judged, part: part.correct * (1 + weight * part.consistency))
+
+
+def follows_term(config: RLConfig) -> RewardTerm:
+    """1 for a checklist whose verdict follows from its checks, right or wrong."""
+    follows = lambda judged, part: float(part.checks is not None and part.status is VerdictStatus.OK)  # noqa: E731
+    return RewardTerm("follows", config.follows_weight, follows)
+
+
+def checks_term(is_true: Callable[[JudgedCompletion, ClaimCheck], bool | None], weight: float) -> RewardTerm:
+    """Return a term of your own for ``reward_terms``: the fraction of the checks with the right finding (0..1), of those whose
+    truth ``is_true`` knows (None: it does not). A claim that "cannot be seen" is not right then."""
+
+    def score(judged: JudgedCompletion, part: RewardParts) -> float | None:
+        truths = [(check.finding, is_true(judged, check)) for check in part.checks or ()]
+        known = [
+            finding is (ClaimFinding.TRUE if truth else ClaimFinding.FALSE) for finding, truth in truths if truth is not None
+        ]
+        return sum(known) / len(known) if known else None
+
+    return RewardTerm("checks", weight, score)
 
 
 def swap_term(config: RLConfig) -> RewardTerm:
@@ -103,6 +130,7 @@ def overlong_term(config: RLConfig) -> RewardTerm:
 SHIPPED: dict[str, Callable[[RLConfig], RewardTerm]] = {
     "format_weight": format_term,
     "consistency.weight": accuracy_term,
+    "follows_weight": follows_term,
     "swap_weight": swap_term,
     "overlong_margin": overlong_term,
 }
@@ -135,7 +163,8 @@ def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> flo
     if term.key is not None:
         return term.score(judged, part)
     try:
-        value = float(term.score(judged, part))
+        score = term.score(judged, part)
+        value = math.nan if score is None else float(score)
     except (Exception, SystemExit):  # the boundary: another's code may fail in any way, and then pays nothing
         return None
     return value if math.isfinite(value) else None

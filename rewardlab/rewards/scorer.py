@@ -18,7 +18,9 @@ from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import Choice, Completion, FinishReason, Order, VerdictStatus, choice_of
-from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
+from rewardlab.verdicts.checklist import checks_of
+from rewardlab.verdicts.parse import CHECKLIST, follows_format, verdict_of
+from rewardlab.verdicts.places import reasoning_of
 
 
 class ConsistencyJudge(Protocol):
@@ -36,7 +38,7 @@ class JudgmentScorer:
     ``deadline_s`` is for one round of questions: of N questions at once, C at a time, all are answered within ceil(N / C) *
     ``deadline_s``. ``counts["late"]`` and ``counts["broken"]`` count questions without an answer in time, or with an exception:
     their consistency is 0. ``opened``: whether prompts end in ``<think>`` and texts lack it
-    (:func:`rewardlab.verdicts.parse.with_thinking`).
+    (:func:`rewardlab.verdicts.places.with_thinking`).
     """
 
     def __init__(
@@ -63,14 +65,16 @@ class JudgmentScorer:
 
     async def _score(self, judged: JudgedCompletion) -> RewardParts:
         completion = judged.completion
-        verdict = verdict_of(completion, self._verdict_format)
+        verdict = verdict_of(completion, self._verdict_format, judged.criteria)
         correct = verdict.choice is not None and verdict.choice is choice_of(judged.preferred, judged.order)
-        format_ok = completion.finish is FinishReason.STOP and follows_format(completion.text, opened=self._opened)
+        finished = completion.finish is FinishReason.STOP
+        format_ok = finished and follows_format(completion.text, self._verdict_format, opened=self._opened)
         consistency = 0
         if correct and self._judge is not None:
             assert verdict.choice is not None
             consistency = await self._consistency(judged.question, reasoning_of(completion.text), verdict.choice)
-        return RewardParts(format_ok, correct, consistency, verdict.status)
+        checks = checks_of(completion.text) if finished and self._verdict_format == CHECKLIST else None
+        return RewardParts(format_ok, correct, consistency, verdict.status, checks=checks)
 
     async def _consistency(self, question: str, reasoning: str, verdict: Choice) -> int:
         assert self._judge is not None
@@ -143,6 +147,8 @@ class JudgmentReward:
                 rollout.row["question"],
                 Order(rollout.row["order"]),
                 int(rollout.row["preferred"]),
+                rollout.row["pair_id"],
+                rollout.row.get("criteria", ()),
             )
             for rollout in rollouts
         ]

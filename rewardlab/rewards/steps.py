@@ -37,7 +37,7 @@ from rewardlab.models.padding import PassLimits
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template
 from rewardlab.samplers.hf import thinking_opening, token_texts
-from rewardlab.verdicts.parse import reasoning_span
+from rewardlab.verdicts.places import reasoning_span
 
 _BREAK = re.compile(r"""(?<![.!?…])[.!?…]+["'”’)\]*_]*(?=\s|$)|[。！？]+["”’」）]*|\n+""")
 _LIST_MARK = re.compile(r"[\s>#*•-]*(?:\(?(?:\d{1,3}|[a-zA-Z])[.)](?:\s|$))?")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 from rewardlab.errors import ConfigError
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.types import Completion, FinishReason, Message, Part
+from rewardlab.verdicts.checklist import join_turns
 
 if TYPE_CHECKING:
     from rewardlab.config.judge import QueryConfig
@@ -160,6 +161,61 @@ def _turn(role: str, text: str) -> Message:
     return Message(role, (Part(text=text),))
 
 
+class TwoTurns:
+    """Wraps a sampler. A draw is a checklist of two turns (:mod:`rewardlab.verdicts.checklist`): the checks, and the answer to
+    ``followup``. Its text is that of both; one whose first turn was cut off or failed is returned as it is."""
+
+    def __init__(self, sampler: Sampler, followup: str) -> None:
+        self._sampler, self._followup = sampler, followup
+
+    @property
+    def name(self) -> str:
+        return self._sampler.name
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        return self._sampler.is_batch_invariant
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        return self._sampler.left_out if isinstance(self._sampler, FieldSampler) else frozenset()
+
+    def check(self) -> None:
+        self._sampler.check()
+
+    def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
+        first = [completion for row in self._sampler.sample(prompts, params) for completion in row]
+        chats = [prompt for prompt in prompts for _ in range(params.num_samples)]
+        followups = {
+            n: (*chats[n], _turn("assistant", completion.text), _turn("user", self._followup))
+            for n, completion in enumerate(first)
+            if completion.finish is FinishReason.STOP
+        }
+        second = draw_once(self._sampler, followups, replace(params, seed=params.seed + 1))
+        both = [_joined(completion, second[n]) if n in second else completion for n, completion in enumerate(first)]
+        return [both[start : start + params.num_samples] for start in range(0, len(both), params.num_samples)]
+
+
+def _joined(first: Completion, second: Completion) -> Completion:
+    return replace(
+        second,
+        text="" if second.failed else join_turns(first.text, second.text),
+        num_tokens=first.num_tokens + second.num_tokens,
+        num_prompt_tokens=first.num_prompt_tokens + second.num_prompt_tokens,
+        token_ids=(),
+        logprobs=(),
+        from_cache=first.from_cache and second.from_cache,
+    )
+
+
+def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
+    """Return one draw for each chat."""
+    if not chats:
+        return {}
+    rows = sampler.sample(list(chats.values()), replace(params, num_samples=1))
+    return {n: row[0] for n, row in zip(chats, rows, strict=True)}
+
+
 class SelfVerifying:
     """Wraps a sampler. A draw's text is its last judgment; its tokens are those of all turns, whose texts are its ``turns``.
 
@@ -192,21 +248,14 @@ class SelfVerifying:
         chats = [prompt for prompt in prompts for _ in range(params.num_samples)]
         finished = [n for n, completion in enumerate(first) if completion.finish is FinishReason.STOP]
         checks = {n: (*chats[n], _turn("assistant", first[n].text), _turn("user", VERIFY)) for n in finished}
-        verified = self._once(checks, replace(params, seed=params.seed + 1))
+        verified = draw_once(self._sampler, checks, replace(params, seed=params.seed + 1))
         wrong = [
             n for n, check in verified.items() if check.finish is FinishReason.STOP and read_verification(check.text) is False
         ]
         revisions = {n: (*checks[n], _turn("assistant", verified[n].text), _turn("user", REVISE)) for n in wrong}
-        revised = self._once(revisions, replace(params, seed=params.seed + 2))
+        revised = draw_once(self._sampler, revisions, replace(params, seed=params.seed + 2))
         last = [self._last([completion, verified.get(n), revised.get(n)]) for n, completion in enumerate(first)]
         return [last[start : start + params.num_samples] for start in range(0, len(last), params.num_samples)]
-
-    def _once(self, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
-        """Return one draw for each chat."""
-        if not chats:
-            return {}
-        rows = self._sampler.sample(list(chats.values()), replace(params, num_samples=1))
-        return {n: row[0] for n, row in zip(chats, rows, strict=True)}
 
     @staticmethod
     def _last(turns: list[Completion | None]) -> Completion:

@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -235,9 +235,9 @@ def peer_routes(service: JudgeService) -> APIRouter:
     async def join(request: JoinRequest) -> JoinResponse:
         """Return the reward of a sample that a peer passed on, within its group here."""
         peers.check(request.home, request.servers, request.judge, service.queue.versions.current.hash)
-        sample = Sample(**request.model_dump(exclude={"home", "servers", "judge"}))
+        sample = Sample(**{field.name: getattr(request, field.name) for field in fields(Sample)})
         reward = await service.group_buffer.join(sample.key, sample, sample.rollout)
-        return JoinResponse(reward=reward.value, weights=reward.weights)
+        return JoinResponse(reward=reward.value, weights=reward.weights, components=dict(reward.components))
 
     return router
 

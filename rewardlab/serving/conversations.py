@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rewardlab.data.conversations import Content, Turn, joined_turns, media_beside, place_media, read_content, with_tool_calls
+from rewardlab.data.rows import criteria_of
 from rewardlab.errors import DataError
+from rewardlab.prompts import with_criteria
 from rewardlab.serving.schemas import JsonObject
+from rewardlab.types import Criterion
 from rewardlab.verdicts.formats import without_doubles
 
 # Markup of chat templates that decoders leave in texts: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
@@ -70,9 +73,9 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a question, each with the references of its images and videos in the order of their marks, and an
-    ``anchor`` to compare it with if it comes alone. Samples of different ``scope`` are never compared. ``rollout`` names the
-    rollout that the response is of, "": not known."""
+    """One response to a question, each with the references of its images and videos in the order of their marks, and the
+    ``criteria`` to judge by, and an ``anchor`` to compare it with if it comes alone. Samples of different ``scope`` are never
+    compared. ``rollout`` names the rollout that the response is of, "": not known."""
 
     question: str
     response: str
@@ -83,6 +86,7 @@ class Sample:
     rollout: str = ""
     videos: tuple[str, ...] = ()
     response_videos: tuple[str, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
 
     @staticmethod
     def of(question: Content, response: Content, anchor: str | None = None, scope: str = "", rollout: str = "") -> Sample:
@@ -108,8 +112,9 @@ class Sample:
 
     @property
     def prompt(self) -> tuple[object, ...]:
-        """Return what samples of one prompt share: question, images, videos, anchor and scope."""
-        return self.question, self.images, self.videos, self.anchor, self.scope
+        """Return what samples of one prompt share: question with its criteria, images, videos, anchor and scope."""
+        question = with_criteria(self.question, self.criteria)
+        return question, self.images, self.videos, self.anchor, self.scope
 
     @property
     def key(self) -> str:
@@ -177,8 +182,8 @@ def read_conversation(messages: Sequence[Mapping[str, Any]]) -> Content:
 
 
 def read_label(label: Any) -> JsonObject:
-    """Return the fields of a label that is a JSON object, with ``media`` (image references), ``question`` or ``anchor``; {} for
-    any other label, such as a bare answer. Raise DataError for a key that appears twice."""
+    """Return the fields of a label that is a JSON object, with ``media`` (image references), ``question``, ``anchor`` or
+    ``criteria``; {} for any other label, such as a bare answer. Raise DataError for a key that appears twice."""
     if isinstance(label, str) and label.lstrip().startswith("{"):
         try:
             label = json.loads(label, object_pairs_hook=without_doubles)
@@ -204,7 +209,8 @@ def labeled_sample(question: str, response: str, label: Any = None, images: Sequ
     where = 'the prompt (images are uploaded, and named in the label as {"media": ["upload:ID"]})'
     [placed] = place_media([Content(str(fields.get("question") or question))], [*media, *images], where=where, rendered=True)
     [placed] = place_media([replace(placed, text=strip_markup(placed.text))], where=where)
-    return Sample(placed.text, strip_markup(response), placed.images, anchor)
+    criteria = criteria_of(fields.get("criteria"), "a label")
+    return Sample(placed.text, strip_markup(response), placed.images, anchor, criteria=criteria)
 
 
 def split_samples(texts: Sequence[str]) -> list[Sample]:

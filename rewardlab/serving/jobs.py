@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rewardlab.errors import InputError
 from rewardlab.judging.judge import Judge
+from rewardlab.prompts import with_criteria
 from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
@@ -70,7 +71,8 @@ class JudgeJob:
     def key(self) -> str:
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
         images = (*self.pair.images, *self.pair.response_images[0], *self.pair.response_images[1])  # marks tell them apart
-        return _digest(["pair", self.pair.question, *self.pair.responses, *options], images)
+        question = with_criteria(self.pair.question, self.pair.criteria)
+        return _digest(["pair", question, *self.pair.responses, *options], images)
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
         judge: Judge = probability_judge if self.by_probability else engine

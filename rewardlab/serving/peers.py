@@ -13,7 +13,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -33,6 +33,7 @@ from rewardlab.serving.errors import (
     PeerError,
 )
 from rewardlab.serving.request_record import current_request
+from rewardlab.types import Criterion
 
 JOIN_PATH = "/v1/peers/join"
 CONNECT_S, OTHER_JUDGE_S = 5.0, 0.5  # seconds for a connection; between two tries while a home has another judge
@@ -51,6 +52,7 @@ class JoinRequest(BaseModel):
     response_images: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
     videos: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
     response_videos: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
+    criteria: Annotated[tuple[Criterion, ...], Field(fail_fast=True)] = ()
     rollout: str = ""
     home: str
     judge: str
@@ -60,14 +62,17 @@ class JoinRequest(BaseModel):
 class JoinResponse(BaseModel):
     reward: float
     weights: str = ""
+    components: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
 class MemberReward:
-    """The reward of a sample within its group, and the weights that judged the group."""
+    """The reward of a sample within its group, the weights that judged the group, and the rewards by the criteria of their
+    checks, of those that all samples of the group have."""
 
     value: float
     weights: str = ""
+    components: Mapping[str, float] = field(default_factory=dict)
 
 
 class Peers:
@@ -102,7 +107,7 @@ class Peers:
                     raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
                 answer = _json_object(response)
                 if response.status_code == 200 and isinstance(answer.get("reward"), int | float):
-                    return MemberReward(float(answer["reward"]), str(answer.get("weights", "")))
+                    return MemberReward(float(answer["reward"]), str(answer.get("weights", "")), answer.get("components", {}))
                 if answer.get("status") != "otherjudge" or time.monotonic() + OTHER_JUDGE_S > ends:
                     raise _error_of(where, response, answer)
                 await asyncio.sleep(OTHER_JUDGE_S)

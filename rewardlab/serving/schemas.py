@@ -43,6 +43,14 @@ def check_lengths(answers: Sequence[Answer]) -> None:
         raise ValueError(f"a response has more than {MAX_PARTS} parts")
 
 
+class CriterionItem(_Schema):
+    """A criterion; ``weight`` says how much it counts beside the others."""
+
+    name: str = Field(max_length=80)
+    weight: float = Field(1.0, gt=0, lt=1000)
+    description: str = Field("", max_length=1000)
+
+
 class RequestBase(_Schema):
     """Fields of every request. An image or video is a data URL, ``upload:ID`` with an id from ``POST /v1/uploads``, or, if the
     server allows it, a URL or ``media:NAME``, a file in its folder. A video is shown as frames after the images."""
@@ -50,6 +58,12 @@ class RequestBase(_Schema):
     question: str = Field(min_length=1, max_length=MAX_CHARS)
     images: list[str] = Field(default_factory=list, max_length=MAX_IMAGES)
     videos: list[str] = Field(default_factory=list, max_length=MAX_VIDEOS)
+    criteria: list[str | CriterionItem] = Field(
+        default_factory=list,
+        max_length=16,
+        description="what to judge by: names, or objects with a weight and a description; judges with the template checklist "
+        "answer with a result for each",
+    )
     frames: int = Field(8, ge=1, le=32, description="frames of each video, evenly spread")
     votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order; with the policy sequential, at most")
     policy: Literal["majority", "weighted", "sequential"] | None = Field(
@@ -105,8 +119,20 @@ class JudgeRequest(RequestBase):
         return self
 
 
+class CheckResult(_Schema):
+    """A check of a checklist: a claim that speaks for ``response`` if its ``finding`` is true, against it if false."""
+
+    response: Literal[0, 1]
+    criterion: str
+    weight: float
+    claim: str
+    finding: Literal["true", "false", "cannot be seen"]
+    reason: str
+
+
 class VoteResult(_Schema):
-    """One sample: the order of the responses, the status of the verdict, and the response it is for (null: none).
+    """One sample: the order of the responses, the status of the verdict, the response it is for (null: none), and its checks,
+    if it is a checklist.
 
     ``p_first_shown`` is the probability of the response shown first, with the policy weighted. ``error`` is the reason of a
     vote with the status error.
@@ -119,6 +145,16 @@ class VoteResult(_Schema):
     num_tokens: int
     p_first_shown: float | None = None
     error: str = ""
+    checks: list[CheckResult] = []
+
+
+class CriterionResult(_Schema):
+    """The result of the votes by one criterion, as for the pair; ``swap_consistent``: the majorities of both orders name the
+    same response (null: an order names none)."""
+
+    outcome: str
+    p_first_better: float | None
+    swap_consistent: bool | None
 
 
 class JudgeResponse(_Schema):
@@ -133,6 +169,7 @@ class JudgeResponse(_Schema):
     outcome: str
     num_valid: int
     votes: list[VoteResult]
+    criteria: dict[str, CriterionResult] = Field({}, description="by the criteria that the judge's checks name")
     num_tokens: int
     judge: str
     weights: str | None = Field(None, description="name of the weights of a local checkpoint")
@@ -198,6 +235,7 @@ class RewardsResponse(_Schema):
     deviations: list[float | None]
     tiers: list[list[int]]
     matches: list[MatchResult]
+    components: dict[str, list[float | None]] = Field({}, description="the rewards by each criterion of the judge's checks")
     num_failed: int
     num_tokens: int
     judge: str

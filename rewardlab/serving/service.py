@@ -18,7 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.conversations import Content, place_media, read_content, without_empty_places
-from rewardlab.data.rows import FRAMES, text_with_frames, validate
+from rewardlab.data.rows import FRAMES, criteria_of, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.certificate import misfit
@@ -26,6 +26,7 @@ from rewardlab.judging.drift import DriftMonitor
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import with_criteria
 from rewardlab.rewards.reward_log import RewardLog
 from rewardlab.serving.admission import SHARE, as_part
 from rewardlab.serving.auth import Key, KeysFile
@@ -42,6 +43,8 @@ from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.schemas import (
     MAX_VIDEOS,
     Answer,
+    CheckResult,
+    CriterionResult,
     JudgeRequest,
     JudgeResponse,
     MatchResult,
@@ -52,7 +55,9 @@ from rewardlab.serving.schemas import (
     text_of_answer,
 )
 from rewardlab.serving.voting import UNIQUE, GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote, response_at
+from rewardlab.verdicts.checklist import ClaimCheck, checks_of, judgments_by_criterion
+from rewardlab.verdicts.panel import orders_consistent
 from rewardlab.verdicts.votes import reduce_votes
 
 LOG = logging.getLogger(__name__)
@@ -138,6 +143,10 @@ class JudgeService:
         return without_credentials(self.judge.name)
 
     async def sample_rewards(self, samples: Sequence[Sample], *, is_whole: bool = False) -> list[float]:
+        """Return the values of :meth:`member_rewards`."""
+        return [reward.value for reward in await self.member_rewards(samples, is_whole=is_whole)]
+
+    async def member_rewards(self, samples: Sequence[Sample], *, is_whole: bool = False) -> list[MemberReward]:
         """Return a reward in -1..1 for each: samples of one prompt are compared with each other; a single one with its anchor,
         or with the next ones that come for its prompt. So is a part of a group if the rules have ``joins_parts``, unless the
         request ``is_whole``.
@@ -145,7 +154,7 @@ class JudgeService:
         Raise NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
         for sample in samples:
-            await self.check_context(sample.question, sample.response)
+            await self.check_context(with_criteria(sample.question, sample.criteria), sample.response)
         if key := current_request().idempotency_key:
             samples = [replace(sample, rollout=f"{UNIQUE}{key} {n}") for n, sample in enumerate(samples)]
         groups: dict[tuple[object, ...], list[int]] = {}
@@ -155,19 +164,19 @@ class JudgeService:
         sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
         self.admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
 
-        async def reward(indices: list[int]) -> list[float]:
+        async def reward(indices: list[int]) -> list[MemberReward]:
             group = [samples[n] for n in indices]
             if len(group) < least and group[0].anchor is None:
                 return await gather_bounded(partial(self._join_group, sample) for sample in group)
             return await self._group_rewards(group)
 
-        rewards = dict[int, float]()
+        rewards = dict[int, MemberReward]()
         results = await gather_bounded(partial(reward, indices) for indices in groups.values())
         for indices, values in zip(groups.values(), results, strict=True):
             rewards |= zip(indices, values, strict=True)
         return [rewards[n] for n in range(len(samples))]
 
-    async def _join_group(self, sample: Sample) -> float:
+    async def _join_group(self, sample: Sample) -> MemberReward:
         """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
         key = sample.key
         home = self.peers.home_of(key) if self.peers else None
@@ -176,15 +185,15 @@ class JudgeService:
         else:
             reward = await self.group_buffer.join(key, sample, sample.rollout)
         current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
-        return reward.value
+        return reward
 
     async def _collected_rewards(self, samples: list[Sample]) -> list[MemberReward]:
         """Return the rewards of a group whose samples came one at a time, by the judge of the request that completed it."""
         self.admit_groups([(len(samples), False)])
         version = self.queue.versions.current
         with self.queue.versions.bound(version):
-            values = await self._group_rewards(samples)
-        return [MemberReward(value, version.weights) for value in values]
+            rewards = await self._group_rewards(samples)
+        return [replace(reward, weights=version.weights) for reward in rewards]
 
     def admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
@@ -212,8 +221,13 @@ class JudgeService:
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
     @as_part
-    async def _group_rewards(self, samples: list[Sample]) -> list[float]:
-        return self.all_rewards(await self.compare_samples(samples))
+    async def _group_rewards(self, samples: list[Sample]) -> list[MemberReward]:
+        result = await self.compare_samples(samples)
+        whole = {name: values for name, values in result.components.items() if None not in values}
+        return [
+            MemberReward(value, components={name: float(values[n] or 0) for name, values in whole.items()})
+            for n, value in enumerate(self.all_rewards(result))
+        ]
 
     def all_rewards(self, result: GroupRewards) -> list[float]:
         """Return the rewards of a group. Raise NoVerdictError unless each response has one."""
@@ -235,7 +249,7 @@ class JudgeService:
         if first.anchor is not None:
             contents, strategy = [*contents, Content(first.anchor)], "anchor"
         contents = list(map(without_empty_places, contents))
-        group = await self._group(question, contents, options)
+        group = replace(await self._group(question, contents, options), criteria=first.criteria)
         return await self.compare_group(group, strategy, budget, options)
 
     async def _group(
@@ -285,7 +299,10 @@ class JudgeService:
         and media, and what :meth:`_group` raises."""
         contents = [Content(request.question), *(read_content(answer, "a response") for answer in answers)]
         question, *read = place_media(contents, request.images, request.videos, where="the request", answers_quote=True)
-        return await self._group(question, read, options, request.frames)
+        criteria = criteria_of(
+            [item if isinstance(item, str) else item.model_dump() for item in request.criteria], "the request"
+        )
+        return replace(await self._group(question, read, options, request.frames), criteria=criteria)
 
     async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:
         await self.check_context(request.question, *map(text_of_answer, request.responses))
@@ -360,7 +377,8 @@ class JudgeService:
         for room in the queue.
         """
         by_length = sorted(group.responses, key=len)
-        await self.check_context(group.question, by_length[0], by_length[-1])  # the longest is compared with one at least
+        question = with_criteria(group.question, group.criteria)
+        await self.check_context(question, by_length[0], by_length[-1])  # the longest is compared with one at least
         if not options.waits_for_room:
             self.queue.check_room()
             options = replace(options, waits_for_room=True)
@@ -411,6 +429,24 @@ def vote_result(vote: Vote) -> VoteResult:
         num_tokens=vote.completion.num_tokens,
         p_first_shown=None if vote.margin is None else 0.5 + math.tanh(vote.margin / 2) / 2,
         error=without_credentials(vote.completion.error),
+        checks=[_check_result(check, vote.order) for check in checks_of(vote.completion.text) or ()],
+    )
+
+
+def _check_result(check: ClaimCheck, order: Order) -> CheckResult:
+    return CheckResult(
+        response=1 if response_at(check.choice, order) else 0,
+        criterion=check.criterion,
+        weight=check.weight,
+        claim=check.claim,
+        finding=check.finding.value,
+        reason=check.reason,
+    )
+
+
+def _criterion_result(judged: Judgment) -> CriterionResult:
+    return CriterionResult(
+        outcome=judged.outcome.value, p_first_better=judged.share_0, swap_consistent=orders_consistent(judged.votes)
     )
 
 
@@ -421,6 +457,7 @@ def judge_response(judgment: Judgment, version: JudgeVersion, seconds: float) ->
         outcome=judgment.outcome.value,
         num_valid=sum(vote.winner is not None for vote in votes),
         votes=votes,
+        criteria={name: _criterion_result(judged) for name, judged in judgments_by_criterion(judgment).items()},
         num_tokens=sum(vote.num_tokens for vote in votes),
         **_judge_facts(version),
         seconds=round(seconds, 4),
@@ -446,6 +483,7 @@ def rewards_response(result: GroupRewards, version: JudgeVersion, num: int, seco
         deviations=result.deviations,
         tiers=[tier for tier in tiers if tier],
         matches=[_match_result(match, num) for match in result.matches],
+        components=dict(result.components),
         num_failed=sum(match.judgment is None or match.judgment.share_0 is None for match in result.matches),
         num_tokens=sum(vote.completion.num_tokens for judgment in judgments for vote in judgment.votes),
         **_judge_facts(version),

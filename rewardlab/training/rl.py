@@ -21,7 +21,7 @@ from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
 from rewardlab.processes import is_main
-from rewardlab.prompts import Template
+from rewardlab.prompts import Template, require_one_turn
 from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import terms_of
@@ -33,8 +33,10 @@ from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.strategies import (
     DialogueRollouts,
     ForcedAnswerRollouts,
+    TwoTurnRollouts,
     closing_tokens,
     longest_dialogue,
+    user_turn,
 )
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import plan_evaluation
@@ -138,6 +140,8 @@ def build_trainer(
     if config.forced_answer_length:
         closing = answer_opening(template.verdict_format)
         more = {"rollouts": ForcedAnswerRollouts(processor, closing, config.forced_answer_length), **more}
+    if template.followup:
+        more = {"rollouts": TwoTurnRollouts(processor, template.followup), **more}
     if config.process_reward:
         load = partial(ProcessReward.load, config, template, processor.tokenizer)
         more = {"process_reward": lambda device: load(device=device), **more}
@@ -176,6 +180,8 @@ def train_rl(
             f"forced_answer_length: judgments in format {template.verdict_format} have no </think> between reasoning and "
             "verdict; set it to null, or use a template of format think_answer, answer_sentence or box_tokens"
         )
+    if others := config.parts_of_one_turn:
+        require_one_turn(template, others[0])
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
@@ -183,6 +189,8 @@ def train_rl(
     room = config.max_completion_length
     if config.self_verify:
         room = longest_dialogue(load_processor(config.model), room)
+    if template.followup:
+        room = 2 * room + len(user_turn(load_processor(config.model), template.followup))
     if config.forced_answer_length:
         closing = closing_tokens(load_processor(config.model), answer_opening(template.verdict_format))
         room += len(closing) + config.forced_answer_length

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import Template, load_template
+from rewardlab.prompts import Template, load_template, require_one_turn
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -53,7 +53,8 @@ from rewardlab.training.run.rows import (
 )
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import BOTH_ORDERS, Choice, PreferencePair, choice_of
-from rewardlab.verdicts.parse import reasoning_of, verdict_label
+from rewardlab.verdicts.parse import verdict_label
+from rewardlab.verdicts.places import reasoning_of
 
 
 class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
@@ -117,6 +118,8 @@ def sft_dialogues(
     ``pairs``). ``numbers`` restricts the pairs. Raise DataError if nothing is left.
     """
     dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
+    if template.followup:  # each turn is learnt by itself, after those before it
+        dialogues = [replace(dialogue, part=part) for dialogue in dialogues for part in (1, 2)]
     dialogues += verification_dialogues(pairs, votes, left_out) if votes else []
     if not (learnt := [dialogue for dialogue in dialogues if numbers is None or dialogue.number in numbers]):
         raise DataError("every pair to learn from is held out for evaluation; add pairs, or lower evaluation.fraction")
@@ -160,6 +163,8 @@ def train_sft(
             f"template {template.name} asks for the verdict alone, so only one token is trained, but verifying "
             "votes needs reasoning: use a template that asks for reasoning, or leave the votes out"
         )
+    if votes:
+        require_one_turn(template, "verifying votes")
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
     pairs = pairs_of(pairs, config.frames, config.model)
@@ -188,6 +193,11 @@ def train_sft(
         )
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
+    if template.followup and opening:
+        raise ConfigError(
+            f"{config.model}: its chat template opens <think>, which the first turn of template {template.name} does not "
+            "close; use template=checklist"
+        )
     if verdict_only and opening:
         raise ConfigError(
             f"{config.model}: its chat template opens <think>, but template {template.name} asks for the verdict alone; use a "

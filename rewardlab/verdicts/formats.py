@@ -24,6 +24,7 @@ from typing import cast
 from rewardlab.errors import ConfigError
 from rewardlab.extensions import load_extension
 from rewardlab.types import Choice, Verdict, VerdictStatus
+from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding, checked_verdict, write_checks
 from rewardlab.verdicts.places import (
     ANSWER_TAG,
     BOX_TOKENS,
@@ -44,6 +45,7 @@ from rewardlab.verdicts.places import (
     no_verdict,
     place_in,
     reads_rest,
+    reasoning_of,
     verdict_at,
     without_markup,
 )
@@ -72,6 +74,12 @@ def think_answer(text: str) -> Verdict:
     """
     place = _last_between(text, *ANSWER_TAG)
     return no_verdict("no_answer_tag") if place is None else verdict_at(place, DIGITS.get, "answer_tag")
+
+
+def checklist(text: str) -> Verdict:
+    """``<think>Checks: ... Verification: ...</think><answer>1|2</answer>``: the verdict of :func:`think_answer`, if it follows
+    from the checks (:mod:`rewardlab.verdicts.checklist`)."""
+    return checked_verdict(think_answer(text), reasoning_of(text))
 
 
 _SENTENCE = re.compile(r"(?:Answer|Response|Image|Video|Assistant)\s*([12AB])\s+is\s+(?:the\s+)?better\.?", re.IGNORECASE)
@@ -348,6 +356,7 @@ def labelled_scores(text: str) -> Verdict:
 
 READERS: dict[str, Reader] = {
     "think_answer": think_answer,
+    "checklist": checklist,
     "answer_sentence": answer_sentence,
     "tagged_label": tagged_label,
     "bare": bare,
@@ -432,9 +441,14 @@ def digit(choice: Choice) -> str:
     return "1" if choice is Choice.FIRST else "2"
 
 
+def _one_check(choice: Choice, reasoning: str) -> str:
+    return f"{write_checks([ClaimCheck(choice, ' '.join(reasoning.split()) or 'is better', ClaimFinding.TRUE)])}\n"
+
+
 # How each format spells a choice after a reasoning; ``READERS[name](WRITERS[name](choice, reasoning))`` gives it back.
 WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "think_answer": lambda c, why: f"<think>{why}</think><answer>{digit(c)}</answer>",
+    "checklist": lambda c, why: f"<think>{_one_check(c, why)}</think><answer>{digit(c)}</answer>",
     "answer_sentence": lambda c, why: f"<think>{why}</think><answer>Answer {digit(c)} is better</answer>",
     "tagged_label": lambda c, why: f"<think>{why}</think><answer>{_letter(c)}</answer>",
     "bare": lambda c, why: digit(c),

@@ -11,8 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from rewardlab.types import Judgment, Outcome, Vote
-from rewardlab.verdicts.votes import both_orders_or_none, outcome_of, reduce_votes
+from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, Vote
+from rewardlab.verdicts.votes import both_orders_or_none, in_order, majority, outcome_of, reduce_votes
 
 ROUNDING = 1e-12  # a mean of log-odds nearer to 0 is 0 but for the order of its sums
 LOG_ODDS_LIMIT = math.log((1 - 1e-4) / 1e-4)  # of a member that tells probabilities, as of verdicts.margins
@@ -76,3 +76,13 @@ def log_odds_of(judged: Judgment) -> float:
         return min(max(odds, -LOG_ODDS_LIMIT), LOG_ODDS_LIMIT)
     num = sum(vote.winner is not None for vote in judged.votes)
     return math.log((judged.share_0 * num + 0.5) / ((1 - judged.share_0) * num + 0.5))
+
+
+def orders_consistent(votes: Sequence[Vote]) -> bool | None:
+    """Return whether the majorities of both orders name the same response; one that is even names none. None if no vote of an
+    order names one. Votes of members that abstain do not count."""
+    votes = votes_with_voice(votes)
+    if not all(any(vote.winner is not None for vote in in_order(votes, order)) for order in BOTH_ORDERS):
+        return None
+    first, second = (majority(in_order(votes, order)).winner for order in BOTH_ORDERS)
+    return first is not None and first == second

@@ -7,10 +7,14 @@ The places are those of ``formats.py``. ``format_verdict`` is the inverse of one
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from rewardlab.types import Choice, Completion, FinishReason, Verdict, VerdictStatus
+from rewardlab.types import Choice, Completion, Criterion, FinishReason, Verdict, VerdictStatus
+from rewardlab.verdicts.checklist import checked_verdict, read_checks
 from rewardlab.verdicts.formats import WRITERS, digit, reader_of
+from rewardlab.verdicts.places import reasoning_of, with_thinking
 
+CHECKLIST = "checklist"  # the format of judgments that check before they choose
 _STRICT = re.compile(r"<think>(?P<reasoning>.+?)</think>\s*<answer>\s*[12]\s*</answer>\s*", re.DOTALL)
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -24,15 +28,19 @@ def parse_verdict(text: str, verdict_format: str) -> Verdict:
     return read(text) if text.strip() else Verdict(None, VerdictStatus.EMPTY)
 
 
-def verdict_of(completion: Completion, verdict_format: str) -> Verdict:
-    """Return the verdict of a completion. A failed or cut-off draw has none, whatever its text happens to contain."""
+def verdict_of(completion: Completion, verdict_format: str, criteria: Sequence[Criterion] = ()) -> Verdict:
+    """Return the verdict of a completion. A failed or cut-off draw has none, whatever its text happens to contain; nor has a
+    checklist whose checks are not of the ``criteria`` that were requested."""
     if completion.finish is FinishReason.ERROR:
         return Verdict(None, VerdictStatus.ERROR)
     if completion.finish is FinishReason.TIMEOUT:
         return Verdict(None, VerdictStatus.TIMEOUT)
     if completion.finish is FinishReason.LENGTH:
         return Verdict(None, VerdictStatus.TRUNCATED)
-    return parse_verdict(completion.text, verdict_format)
+    verdict = parse_verdict(completion.text, verdict_format)
+    if criteria and verdict_format == CHECKLIST:
+        return checked_verdict(verdict, reasoning_of(completion.text), criteria)
+    return verdict
 
 
 def until_verdict(text: str, verdict_format: str) -> str | None:
@@ -43,7 +51,7 @@ def until_verdict(text: str, verdict_format: str) -> str | None:
     """
     if verdict_format == "bare":
         return ""
-    if verdict_format != "think_answer" or parse_verdict(text, verdict_format).status is not VerdictStatus.OK:
+    if verdict_format not in ("think_answer", CHECKLIST) or parse_verdict(text, verdict_format).status is not VerdictStatus.OK:
         return None
     begin = text.rfind("<answer>") + len("<answer>")
     return text[: begin + len(text[begin:]) - len(text[begin:].lstrip())]
@@ -77,35 +85,14 @@ def continuation(answer: str, opening: str) -> str:
     return begin.removeprefix(opening) if begin.startswith(opening) else begin.removeprefix("<think>").lstrip("\n")
 
 
-def with_thinking(text: str, opened: bool | None) -> str:
-    """Return a completion with the ``<think>`` that its prompt ``opened``. None: not known, as of a recorded text; then one
-    that closes a thinking without opening it had it opened."""
-    is_opened = ("<think>" not in text and "</think>" in text) if opened is None else opened
-    return f"<think>{text}" if is_opened else text
-
-
-def reasoning_span(text: str, *, opened: bool | None = None) -> tuple[int, int] | None:
-    """Return where the text between the first ``<think>``, or the beginning without one, and the last ``</think>`` starts and
-    ends; None if it is not closed, or not opened (``opened`` as in :func:`with_thinking`)."""
-    start, end = text.find("<think>"), text.rfind("</think>")
-    if start < 0 and opened is False:
-        return None
-    begin = 0 if start < 0 else start + len("<think>")
-    return (begin, end) if begin <= end else None
-
-
-def reasoning_of(text: str) -> str:
-    """Return the reasoning of :func:`reasoning_span`, without blanks around it; "" if there is none."""
-    span = reasoning_span(text)
-    return text[span[0] : span[1]].strip() if span else ""
-
-
-def follows_format(text: str, *, opened: bool | None = None) -> bool:
-    """Return whether ``text`` is exactly one non-empty reasoning and one answer that is 1 or 2, each tag once; ``opened`` as in
-    :func:`with_thinking`.
+def follows_format(text: str, verdict_format: str = "think_answer", *, opened: bool | None = None) -> bool:
+    """Return whether ``text`` is exactly one non-empty reasoning and one answer that is 1 or 2, each tag once; of the format
+    ``checklist`` the reasoning must be one. ``opened`` as in :func:`with_thinking`.
 
     Unlike the released R1-Reward check, blanks between the tags are allowed and an answer that is no choice is not.
     """
     text = with_thinking(text, opened)
     match = _STRICT.fullmatch(text.strip())
-    return match is not None and bool(match["reasoning"].strip()) and all(text.count(tag) == 1 for tag in _TAGS)
+    if match is None or not match["reasoning"].strip() or any(text.count(tag) != 1 for tag in _TAGS):
+        return False
+    return verdict_format != CHECKLIST or read_checks(match["reasoning"]) is not None

@@ -75,6 +75,29 @@ def after_thinking(text: str) -> str | None:
     return None if opened else text[begin:]
 
 
+def with_thinking(text: str, opened: bool | None) -> str:
+    """Return a completion with the ``<think>`` that its prompt ``opened``. None: not known, as of a recorded text; then one
+    that closes a thinking without opening it had it opened."""
+    is_opened = ("<think>" not in text and "</think>" in text) if opened is None else opened
+    return f"<think>{text}" if is_opened else text
+
+
+def reasoning_span(text: str, *, opened: bool | None = None) -> tuple[int, int] | None:
+    """Return where the text between the first ``<think>``, or the beginning without one, and the last ``</think>`` starts and
+    ends; None if it is not closed, or not opened (``opened`` as in :func:`with_thinking`)."""
+    start, end = text.find("<think>"), text.rfind("</think>")
+    if start < 0 and opened is False:
+        return None
+    begin = 0 if start < 0 else start + len("<think>")
+    return (begin, end) if begin <= end else None
+
+
+def reasoning_of(text: str) -> str:
+    """Return the reasoning of :func:`reasoning_span`, without blanks around it; "" if there is none."""
+    span = reasoning_span(text)
+    return text[span[0] : span[1]].strip() if span else ""
+
+
 def reads_rest(read: Reader) -> Reader:
     """Return the reader applied to what follows the reasoning."""
 

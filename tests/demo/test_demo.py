@@ -23,7 +23,8 @@ from rewardlab.demo.pictures import COLORS, SHAPES, Scene
 from rewardlab.demo.server import TeacherConfig, check_consistency
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
-from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
+from rewardlab.verdicts.parse import follows_format, parse_verdict
+from rewardlab.verdicts.places import reasoning_of
 
 ROOT = Path(__file__).parents[2]
 Drawn = tuple[list[PreferencePair], list[Truth]]

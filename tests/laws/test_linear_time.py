@@ -36,7 +36,8 @@ from rewardlab.serving.strict_json import parse_json
 from rewardlab.types import Choice, Completion, FinishReason
 from rewardlab.verdicts.formats import READERS
 from rewardlab.verdicts.other_formats import other_format
-from rewardlab.verdicts.parse import follows_format, reasoning_of
+from rewardlab.verdicts.parse import follows_format
+from rewardlab.verdicts.places import reasoning_of
 
 SHORT, TIMES = 2_500, 8
 FAST_S = 0.03  # what takes no longer at 20,000 characters is not looked at again

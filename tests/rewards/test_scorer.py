@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +15,10 @@ from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
 from rewardlab.rewards import scorer as reward_module
 from rewardlab.rewards.consistency import EndpointConsistencyJudge
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, compose
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, checks_term, compose
 from rewardlab.rewards.scorer import JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
+from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding, write_checks
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.rewards import reward_terms, values_of
@@ -197,3 +201,54 @@ def test_a_completion_without_end_token_was_cut_off() -> None:
     assert as_completion(GOOD, [1, 2, 7], ends).finish is FinishReason.STOP
     assert as_completion(GOOD, [1, 2, 3], ends).finish is FinishReason.LENGTH
     assert as_completion("", [], ends).finish is FinishReason.LENGTH
+
+
+CHECKS = (ClaimCheck(Choice.FIRST, "red", ClaimFinding.TRUE), ClaimCheck(Choice.SECOND, "blue", ClaimFinding.FALSE))
+
+
+def checklist_parts(choice: str, *terms: RewardTerm, checks: tuple[ClaimCheck, ...] = CHECKS, **keys: Any) -> RewardParts:
+    text = f"<think>{write_checks(checks)}\n</think><answer>{choice}</answer>"
+    rollouts = [rollout(text)]
+    parts = asyncio.run(JudgmentScorer("checklist", None).score(rollouts))
+    return compose(parts, rollouts, (*reward_terms(**{"consistency": {"weight": 0.0}} | keys), *terms))[0]
+
+
+def test_a_verdict_that_follows_from_its_checks_is_rewarded() -> None:
+    """Format 0.5, the verdict 1, and 0.25 if it follows; one against its own checks keeps its format alone."""
+    assert checklist_parts("1", follows_weight=0.25).total == 1.75
+    assert checklist_parts("2", follows_weight=0.25).total == 0.5
+    wrong = (replace(CHECKS[0], finding=ClaimFinding.FALSE), replace(CHECKS[1], finding=ClaimFinding.TRUE))
+    assert checklist_parts("2", follows_weight=0.25, checks=wrong).total == 0.75
+    assert checklist_parts("1", follows_weight=0.25, checks=wrong).status == "contradicted"
+    plain = compose(asyncio.run(JudgmentScorer("checklist", None).score([rollout(GOOD)])), [rollout(GOOD)], reward_terms())
+    assert (plain[0].total, plain[0].status) == (0.0, "no_verdict")
+
+
+def test_checks_are_rewarded_by_their_truth() -> None:
+    """Half of the known ones are right; a claim that cannot be seen is not; without a known one there is no score."""
+    truths = {"red": True, "blue": True}
+    term = checks_term(lambda judged, check: truths.get(check.claim), 0.4)
+    assert checklist_parts("1", term).total == pytest.approx(1.5 + 0.4 / 2)
+    unseen = (replace(CHECKS[0], finding=ClaimFinding.UNSEEN), CHECKS[1])
+    assert checklist_parts("1", term, checks=unseen).scores["checks"] == 0
+    assert checklist_parts("1", checks_term(lambda judged, check: None, 0.4)).scores["checks"] is None
+
+
+def test_the_blind_reader_reaches_its_own_verdict(tmp_path: Path) -> None:
+    """It sees no verdict; the digit of the verdict is agreement, the other one contradiction, anything else unknown."""
+    server = ChatServer(text="1")
+    with chat_server(server) as url:
+        config = ConsistencyConfig.model_validate({"base_url": url, "model": "m", "reader": "blind"})
+        judge = EndpointConsistencyJudge(config)
+
+        async def ask() -> list[int]:
+            scores = [await judge.score("Which color?", "1. red: true", choice) for choice in Choice]
+            server.text = "0"
+            scores.append(await judge.score("Which color?", "2. blue: false", Choice.FIRST))
+            await judge.aclose()
+            return scores
+
+        assert asyncio.run(ask()) == [1, -1, 0]
+    prompt = str(server.bodies[0]["messages"])
+    assert "1. red: true" in prompt
+    assert "is better" not in prompt

@@ -123,7 +123,7 @@ def test_the_api_describes_itself(client: httpx.Client) -> None:
     assert native < set(spec["paths"])
     fields = spec["components"]["schemas"]["JudgeRequest"]["properties"]
     assert set(fields) == {
-        *("question", "responses", "images", "videos", "frames", "votes", "orders", "policy", "stop_error"),
+        *("question", "responses", "images", "videos", "criteria", "frames", "votes", "orders", "policy", "stop_error"),
         *("error", "seed", "priority", "timeout_s"),
     }
     for path, item in spec["paths"].items():

@@ -25,7 +25,8 @@ from rewardlab.demo.pictures import SHAPES, plural
 from rewardlab.demo.server import favored_response
 from rewardlab.demo.tasks import NUMBERS
 from rewardlab.types import Choice, Order, PreferencePair
-from rewardlab.verdicts.parse import follows_format, reasoning_of
+from rewardlab.verdicts.parse import follows_format
+from rewardlab.verdicts.places import reasoning_of
 
 Drawn = tuple[list[PreferencePair], list[Truth]]
 ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")

@@ -33,7 +33,8 @@ from rewardlab.rewards.verifiable.hybrid import all_verifiers
 from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import Choice, Order, PreferencePair
-from rewardlab.verdicts.parse import follows_format, reasoning_of
+from rewardlab.verdicts.parse import follows_format
+from rewardlab.verdicts.places import reasoning_of
 
 Drawn = tuple[list[PreferencePair], list[Truth]]
 MOST_TOKENS = 768

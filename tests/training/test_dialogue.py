@@ -28,7 +28,7 @@ from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import mentions_difference, train_sft, verification_dialogues
 from rewardlab.types import Completion, FinishReason, Message, Order, Part, PreferencePair
-from rewardlab.verdicts.parse import reasoning_of
+from rewardlab.verdicts.places import reasoning_of
 from tests.support.configs import short_rl_config
 
 

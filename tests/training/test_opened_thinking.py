@@ -22,7 +22,8 @@ from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import sft_dialogues, train_sft
 from rewardlab.types import PreferencePair, choice_of
-from rewardlab.verdicts.parse import follows_format, format_verdict, reasoning_of
+from rewardlab.verdicts.parse import follows_format, format_verdict
+from rewardlab.verdicts.places import reasoning_of
 from tests.support.configs import short_rl_config
 
 PLAIN = load_template("plain")

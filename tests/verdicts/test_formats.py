@@ -258,7 +258,8 @@ def test_the_words_of_a_format_ask_for_its_form(name: str) -> None:
     assert template.verdict_format == reading_format(name) == name
     for choice in Choice:
         said = format_verdict(choice, "", name).strip()
-        asked = {"think_answer": "</think><answer>1/2</answer>", "bare": "(1 or 2)", "result_tag": "[RESULT] (A or B"}
+        asked = dict.fromkeys(("think_answer", "checklist"), "</think><answer>1/2</answer>")
+        asked |= {"bare": "(1 or 2)", "result_tag": "[RESULT] (A or B"}
         asked |= {"answer_sentence": said.removeprefix("<think></think>"), "box_tokens": said.removeprefix("<think></think>")}
         asked |= {"tagged_label": said.removeprefix("<think></think>")}
         asked |= {"json_better_response": f'"better_response": "{"A" if choice is FIRST else "B"}"}}', "two_scores": "8 5"}

@@ -169,7 +169,7 @@ def test_chinese_and_japanese(line: str, expected: Choice | VerdictStatus) -> No
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(READERS) - {"think_answer", "answer_sentence", "tagged_label", "bare", "box_tokens"})
+    "name", sorted(set(READERS) - {"think_answer", "checklist", "answer_sentence", "tagged_label", "bare", "box_tokens"})
 )
 def test_a_block_quotation_that_is_introduced(name: str) -> None:
     """What a line ending in a colon introduces is another's; a mark of Markdown alone is not."""

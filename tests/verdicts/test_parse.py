@@ -6,7 +6,8 @@ import pytest
 
 from rewardlab.errors import ConfigError
 from rewardlab.types import Choice, Completion, FinishReason, VerdictStatus
-from rewardlab.verdicts.parse import follows_format, opened_thinking, parse_verdict, reasoning_of, verdict_of
+from rewardlab.verdicts.parse import follows_format, opened_thinking, parse_verdict, verdict_of
+from rewardlab.verdicts.places import reasoning_of
 
 READ = [
     ("<think>a</think><answer>1</answer>", Choice.FIRST),

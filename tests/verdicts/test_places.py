@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rewardlab.types import Choice, Verdict, VerdictStatus
 from rewardlab.verdicts.formats import READERS
-from rewardlab.verdicts.parse import parse_verdict, reasoning_of, reasoning_span
-from rewardlab.verdicts.places import after_thinking, is_quoted, last_line, reads_rest
+from rewardlab.verdicts.parse import parse_verdict
+from rewardlab.verdicts.places import after_thinking, is_quoted, last_line, reads_rest, reasoning_of, reasoning_span
 
 PIECES = [
     "<think>",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from rewardlab.verdicts.parse import with_thinking
+from rewardlab.verdicts.places import with_thinking
 
 MAX_ANSWER_CHARS = 4096  # of what stands in the place; no true answer is near it
 MAX_TEXT_CHARS = 65_536  # of a program, or of a response that is read as a whole
@@ -70,7 +70,7 @@ class Extraction:
 def solution_of(response: str, *, thinking: bool, opened: bool | None = None) -> Extraction:
     """Return what follows ``<think>{thought}</think>``; BAD_FORMAT unless both tags occur once, around a thought, at the start.
     With ``thinking`` False a tag is the fault, and the solution is the whole response. ``opened`` as in
-    :func:`rewardlab.verdicts.parse.with_thinking`."""
+    :func:`rewardlab.verdicts.places.with_thinking`."""
     if not thinking:
         has_tag = any(tag in response for tag in _THINK)
         return Extraction("", AnswerStatus.BAD_FORMAT) if has_tag else Extraction(response.strip(), AnswerStatus.OK)

@@ -2,7 +2,8 @@
 
 ``POST /get_reward`` and ``/get_reward_mllm``: ``{"query": [decoded prompt + response], "prompts": [...], "labels": [...]}``.
 Samples of one prompt are compared with each other; OpenRLHF >= 0.9 sends them one by one, and they wait for their group. These
-requests have no images: a label may be JSON with uploads, ``{"media": ["upload:ID"]}``, and an ``anchor`` to compare with.
+requests have no images: a label may be JSON with uploads, ``{"media": ["upload:ID"]}``, an ``anchor`` to compare with, and the
+``criteria`` to judge by.
 
 NeMo-Gym: the contract of a resources server, ``/seed_session``, ``/verify`` a rollout within its group, ``/aggregate_metrics``;
 and the pairwise one, ``/compare`` a group of Responses-API objects.
@@ -22,6 +23,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from rewardlab.data.conversations import Content
+from rewardlab.data.rows import criteria_of
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
 from rewardlab.serving.conversations import (
@@ -93,11 +95,14 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
 
     async def get_reward(request: GetRewardRequest, flat: bool) -> GetRewardResponse:
         samples = await run_in_turn(_batch_samples, request)
-        rewards = await service.sample_rewards(samples) if samples else []
+        members = await service.member_rewards(samples) if samples else []
+        rewards = [member.value for member in members]
+        named = [name for name in (members[0].components if members else {}) if all(name in m.components for m in members)]
+        components = {f"judge_reward/{name}": [member.components[name] for member in members] for name in named}
         scores = [(reward + 1) / 2 for reward in rewards]  # 0..1, by which samples are filtered
         if flat and len(rewards) == 1:
             return GetRewardResponse(rewards=rewards[0], scores=scores[0], extra_logs={})
-        return GetRewardResponse(rewards=rewards, scores=scores, extra_logs={"judge_reward": rewards})
+        return GetRewardResponse(rewards=rewards, scores=scores, extra_logs={"judge_reward": rewards} | components)
 
     @router.post("/get_reward")
     async def text(
@@ -204,6 +209,7 @@ class VerifyRequest(BaseModel):
     responses_create_params: JsonObject
     response: JsonObject
     principle: str | None = None
+    criteria: Items[str | JsonObject] = []
     prompt_id: str | None = None
     task_index: int | str | None = Field(None, alias="_ng_task_index")
     rollout_index: int | str | None = Field(None, alias="_ng_rollout_index")
@@ -319,7 +325,8 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
     async def verify(request: VerifyRequest) -> JsonObject:
         """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time.
         Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group; one that is sent
-        again with its ``_ng_rollout_index`` is the same member."""
+        again with its ``_ng_rollout_index`` is the same member. ``reward_components`` are the rewards by each criterion that
+        the judge's checks name."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
@@ -329,7 +336,9 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         scope = json.dumps([request.task_index, request.prompt_id])
         rollout = "" if request.rollout_index is None else f"rollout {request.rollout_index}"
         sample = Sample.of(question, _output(request.response), scope=scope, rollout=rollout)
-        reward = (await service.sample_rewards([sample]))[0]
-        return {**request.model_dump(by_alias=True, exclude_unset=True), "reward": reward}
+        sample = replace(sample, criteria=criteria_of(request.criteria, "the request"))
+        [reward] = await service.member_rewards([sample])
+        components = {"reward_components": dict(reward.components)} if reward.components else {}
+        return {**request.model_dump(by_alias=True, exclude_unset=True), "reward": reward.value, **components}
 
     return router

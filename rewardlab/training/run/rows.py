@@ -22,6 +22,7 @@ from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.images import decode_image
 from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts
+from rewardlab.errors import DataError
 from rewardlab.processes import num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
@@ -31,6 +32,7 @@ from rewardlab.samplers.hf import chat_of
 from rewardlab.training.run.folder import has_begun
 from rewardlab.training.run.preflight import Candidate, SampleTokens, TokenCounter, short_samples
 from rewardlab.types import Message, Order, Part, PreferencePair
+from rewardlab.verdicts.checklist import split_turns
 from rewardlab.verdicts.parse import continuation
 
 Chat = list[dict[str, Any]]
@@ -109,18 +111,21 @@ class PromptRows:
 
 def _columns(pair: PreferencePair, prompts: dict[Order, tuple[Chat, list[Image]]], order: Order) -> Row:
     prompt, images = prompts[order]
-    facts = {"pair_id": pair.pair_id, "question": pair.question, "order": order.value, "preferred": pair.preferred}
+    facts: Row = {"pair_id": pair.pair_id, "question": pair.question, "order": order.value, "preferred": pair.preferred}
+    facts["criteria"] = pair.criteria
     return {"prompt": prompt, "images": images, **facts}
 
 
 @dataclass(frozen=True)
 class SFTDialogue:
-    """What is learnt of pair ``number`` shown in ``order``: an answer, after earlier ``turns``; None: the pair's judgment."""
+    """What is learnt of pair ``number`` shown in ``order``: an answer, after earlier ``turns``; None: the pair's judgment, or
+    its ``part``, the first or the second turn of a checklist (0: all of it)."""
 
     number: int
     order: Order
     answer: str | None = None
     turns: tuple[dict[str, str], ...] = ()
+    part: int = 0
 
 
 def turn(role: str, content: str) -> dict[str, str]:
@@ -165,7 +170,7 @@ def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> 
     """Return a dataset for TRL's SFTTrainer: prompt, images and completion, made when rows are taken. The stored columns have
     the same names, or the trainer would remove them."""
     columns = {
-        "prompt": [json.dumps([dialogue.number, dialogue.order.value, dialogue.turns]) for dialogue in dialogues],
+        "prompt": [json.dumps([item.number, item.order.value, item.turns, item.part]) for item in dialogues],
         "completion": [dialogue.answer for dialogue in dialogues],
     }
     # No function of this function's own: where processes are spawned, a loader's processes are sent it.
@@ -175,10 +180,11 @@ def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> 
 def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     rows: dict[str, list[Any]] = {"prompt": [], "completion": [], "images": []}
     for key, answer in zip(batch["prompt"], batch["completion"], strict=True):
-        number, order, turns = json.loads(key)
+        number, order, turns, part = json.loads(key)
         pair, prompts = reader.read(number, [Order(order)])
         chat, images = prompts[Order(order)]
-        learnt = completion_to_learn(pair.judgment if answer is None else answer, reader.specials)
+        turns, answer = judgment_turns(pair, SFTDialogue(number, Order(order), answer, tuple(turns), part), reader.template)
+        learnt = completion_to_learn(answer, reader.specials)
         learnt = reader.opening + continuation(learnt, reader.opening)
         rows["prompt"].append([*chat, *(_in_parts(message, reader.specials) for message in turns)])
         rows["completion"].append([turn("assistant", learnt)])
@@ -215,9 +221,22 @@ def places_that_fit(
 
 def dialogue_messages(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[list[Message], str]:
     """Return the messages before a dialogue's answer, and the answer."""
-    turns = [Message(turn["role"], (Part(turn["content"]),)) for turn in dialogue.turns]
-    messages = [*build_messages(pair, order=dialogue.order, template=template), *turns]
-    return messages, pair.judgment if dialogue.answer is None else dialogue.answer
+    before, answer = judgment_turns(pair, dialogue, template)
+    turns = [Message(turn["role"], (Part(turn["content"]),)) for turn in before]
+    return [*build_messages(pair, order=dialogue.order, template=template), *turns], answer
+
+
+def judgment_turns(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[tuple[dict[str, str], ...], str]:
+    """Return the turns before a dialogue's answer, and the answer. Raise DataError for a part of what is no checklist."""
+    if dialogue.answer is not None or not dialogue.part:
+        return dialogue.turns, pair.judgment if dialogue.answer is None else dialogue.answer
+    try:
+        checks, verification = split_turns(pair.judgment)
+    except ValueError as error:
+        raise DataError(f"{pair.pair_id}: its judgment is none for template {template.name}: {error}") from error
+    if dialogue.part == 1:
+        return (), checks
+    return (turn("assistant", checks), turn("user", template.followup)), verification
 
 
 def count_dialogue(pair: PreferencePair, dialogue: SFTDialogue, counter: TokenCounter, template: Template) -> SampleTokens:

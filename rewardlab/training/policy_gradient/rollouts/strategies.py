@@ -23,6 +23,7 @@ from rewardlab.training.policy_gradient.rollouts.sampling import (
     WholeRollouts,
     as_metrics,
 )
+from rewardlab.verdicts.checklist import join_turns
 
 
 class TruncatedRollouts:
@@ -92,42 +93,73 @@ class TruncatedRollouts:
         self._source.load_state_dicts([state["source"] for state in states])
 
 
-class ForcedAnswerRollouts(WholeRollouts):
-    """Whole rollouts; those that are cut while they think must answer (GLM-4.1V-Thinking, arXiv 2507.01006). ``closing`` ends
-    the thinking and opens the answer, of which up to ``length`` tokens are sampled.
+class ContinuedRollouts(WholeRollouts):
+    """Whole rollouts; those that :meth:`goes_on` are continued after the ``inserted`` tokens, by up to ``length`` tokens (None:
+    as many as a rollout may have). The inserted ones are context and not trained on; those before and after them are."""
 
-    The tokens of ``closing`` are context and not trained on; thinking and answer are.
-    """
+    def __init__(self, inserted: list[int], length: int | None = None) -> None:
+        self._inserted, self._length = inserted, length
 
-    def __init__(self, processor: Any, closing: str, length: int) -> None:
-        self._tokenizer, self._length = processor.tokenizer, length
-        self._opening = thinking_opening(processor)
-        self._closing = closing_tokens(processor, closing)
-
-    def _thinks(self, tokens: Sequence[int], sampling: Sampling) -> bool:
-        """Return whether a completion is cut within its thinking."""
-        text = self._opening + str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
-        return tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
+    def goes_on(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+        """Return whether a completion is continued."""
+        raise NotImplementedError
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         made = super().complete(prompt_ids, images, fields, sampling)
-        cut = [n for n, part in enumerate(made) if self._thinks(part.tokens, sampling)]
-        if sampling.all_processes(not cut):
+        open_rows = [n for n, part in enumerate(made) if self.goes_on(part.tokens, sampling)]
+        if sampling.all_processes(not open_rows):
             return made
-        rows = cut or [0]  # another process has some: this one takes part and drops its own
-        so_far = [prompt_ids[row] + made[row].tokens + self._closing for row in rows]
+        rows = open_rows or [0]  # another process has some: this one takes part and drops its own
+        so_far = [prompt_ids[row] + made[row].tokens + self._inserted for row in rows]
         grown = select_fields(fields, rows, [len(ids) for ids in so_far])
         self.max_new_tokens = self._length  # of the next call of the sampler
         try:
             answers, drawn = sampling.sample(so_far, None if images is None else [images[row] for row in rows], grown, rows)
         finally:
             self.max_new_tokens = None
-        for n, row in enumerate(cut):
+        for n, row in enumerate(open_rows):
             tokens, logprobs = made[row].tokens, made[row].logprobs
-            both = None if logprobs is None or drawn is None else logprobs + [0.0] * len(self._closing) + drawn[n]
-            forced = (len(tokens), len(tokens) + len(self._closing))
-            made[row] = Trajectory(tokens + self._closing + answers[n], both, forced=forced)
+            both = None if logprobs is None or drawn is None else logprobs + [0.0] * len(self._inserted) + drawn[n]
+            forced = (len(tokens), len(tokens) + len(self._inserted))
+            made[row] = Trajectory(tokens + self._inserted + answers[n], both, forced=forced)
         return made
+
+
+class TwoTurnRollouts(ContinuedRollouts):
+    """A checklist of two turns as one rollout: its checks, and the answer to ``followup``. The reward reads the judgment of
+    both (:func:`rewardlab.verdicts.checklist.join_turns`)."""
+
+    def __init__(self, processor: Any, followup: str) -> None:
+        self._tokenizer = processor.tokenizer
+        super().__init__(user_turn(processor, followup))
+
+    def goes_on(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+        if self._inserted[0] in sampling.ends:  # the first turn has its end token already
+            self._inserted = self._inserted[1:]
+        return tokens[-1] in sampling.ends
+
+    def _judgment(self, rollout: Rollout) -> str:
+        begin, end = rollout.trajectory.forced
+        texts = (rollout.token_ids[:begin], rollout.token_ids[end:]) if end else (rollout.token_ids, [])
+        first, second = (str(self._tokenizer.decode(ids, skip_special_tokens=True)) for ids in texts)
+        return join_turns(first, second) if end else first
+
+    def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
+        return super().collect([replace(rollout, text=self._judgment(rollout)) for rollout in rollouts], score)
+
+
+class ForcedAnswerRollouts(ContinuedRollouts):
+    """Rollouts that are cut while they think must answer (GLM-4.1V-Thinking, arXiv 2507.01006). ``closing`` ends the thinking
+    and opens the answer, of which up to ``length`` tokens are sampled."""
+
+    def __init__(self, processor: Any, closing: str, length: int) -> None:
+        self._tokenizer, self._opening = processor.tokenizer, thinking_opening(processor)
+        super().__init__(closing_tokens(processor, closing), length)
+
+    def goes_on(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+        """Return whether a completion is cut within its thinking."""
+        text = self._opening + str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
         collected = super().collect(rollouts, score)
