@@ -6,6 +6,7 @@ one. On the *prompt side* they are ``first`` and ``second`` as shown; an :class:
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -87,15 +88,16 @@ class PreferencePair:
     neither, if there is a ``tie``).
 
     ``images`` hold encoded files (PNG, JPEG, ...), never decoded pixels. ``order`` is how a training row is shown and
-    ``judgment`` a teacher's text on it in that order; ``level`` the difficulty its maker gave it; ``attempts`` how many
-    asks the teacher needed ("1".."3", "unsolved", "" not asked); ``teacher_share`` the share of the teacher's votes, as many in
+    ``judgment`` a teacher's text on it in that order; ``level`` the difficulty its maker gave it; ``attempts`` how many asks
+    the teacher needed ("1".."3", "unsolved", "" not asked); ``teacher_share`` the share of the teacher's votes, as many in
     either order, that named the preferred response (None: not asked). ``response_images`` stand within the responses, each at
     an ``IMAGE_MARK`` of its text. ``videos``, and ``response_videos`` within the responses, are encoded files too; a judge is
-    shown their frames (:func:`rewardlab.data.rows.with_frames`).
-    ``ratings`` are single people's choices, ``systems`` the models that wrote the two responses ("": not known). No judge and
-    no rater is shown their names. ``truth`` is what a rule compares responses with, if not the preferred one's final
-    answer: tests of a program, constraints, an answer ("": none). ``criteria`` are part of what a judge is asked; without any
-    it chooses its own. ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
+    shown their frames (:func:`rewardlab.data.rows.with_frames`). ``ratings`` are single people's choices, ``systems`` the
+    models that wrote the two responses ("": not known). No judge and no rater is shown their names. ``truth`` is what a rule
+    compares responses with, if not the preferred one's final answer: tests of a program, constraints, an answer ("": none).
+    ``criteria`` are part of what a judge is asked; without any it chooses its own. ``others`` are further responses of a list,
+    the better ones first, none of them better than the preferred one; judges of pairs do not see them. ``provenance`` names
+    recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -120,6 +122,8 @@ class PreferencePair:
     systems: tuple[str, str] = ("", "")
     truth: str = ""
     criteria: tuple[Criterion, ...] = ()
+    others: tuple[str, ...] = ()
+    other_images: tuple[tuple[bytes, ...], ...] = ()
 
     def swap(self) -> PreferencePair:
         """Return the same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
@@ -137,6 +141,21 @@ class PreferencePair:
     def shown(self, order: Order) -> tuple[str, str]:
         """Return the two responses in the order they are shown: (first, second)."""
         return self.responses if order is Order.GIVEN else (self.responses[1], self.responses[0])
+
+    @property
+    def listed(self) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
+        """Return all responses with their images: the two, then the others."""
+        images = (*self.response_images, *(self.other_images or ((),) * len(self.others)))
+        return tuple(zip((*self.responses, *self.others), images, strict=True))
+
+    def places(self, order: Order) -> tuple[int, ...]:
+        """Return the indices of :attr:`listed` in the order that a list shows them. Others have a place drawn by the pair's id;
+        the two exchange theirs under the other order."""
+        indices = list(range(2 + len(self.others)))
+        if self.others:
+            random.Random(f"list {self.pair_id}").shuffle(indices)
+        exchanged = {0: 1, 1: 0} if order is Order.SWAPPED else {}
+        return tuple(exchanged.get(index, index) for index in indices)
 
     def shown_images(self, order: Order) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """Return the images within the two responses, in the order they are shown."""
@@ -164,6 +183,11 @@ class Candidates:
         texts = (self.responses[first], self.responses[second])
         of = (self.response_images[first], self.response_images[second]) if self.response_images else ((), ())
         return PreferencePair(name, self.question, texts, None, self.images, response_images=of, criteria=self.criteria)
+
+    def listed(self) -> PreferencePair:
+        """Return the responses as the list of one pair, the first two."""
+        others, images = self.responses[2:], self.response_images[2:]
+        return replace(self.pair(0, 1), pair_id=self.prompt_id, others=others, other_images=images)
 
 
 @dataclass(frozen=True)
@@ -207,8 +231,8 @@ class Completion:
     prompt's were in the endpoint's cache, and may be cheaper. ``from_cache``: it is an answer of an earlier run
     (:mod:`rewardlab.samplers.openai_api`), not a new one.
 
-    ``turns``: of a draw that was verified, the texts of its judgment, of the verification, and of the revised judgment where
-    there is one (:class:`rewardlab.samplers.base.SelfVerifying`).
+    ``turns``: of several ratings, the text of each; of a draw that was verified, the texts of its judgment, of the
+    verification, and of the revised judgment where there is one (:class:`rewardlab.samplers.base.SelfVerifying`).
     """
 
     text: str

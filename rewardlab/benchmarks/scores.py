@@ -75,6 +75,7 @@ from rewardlab.reporting.tables import percent, signed, with_interval
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Order, Outcome, PreferencePair, Vote
 from rewardlab.verdicts.checklist import ClaimFinding, checks_of, judgments_by_criterion
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
+from rewardlab.verdicts.lists import LIST_FORMATS
 from rewardlab.verdicts.parse import CHECKLIST, parse_verdict
 from rewardlab.verdicts.votes import VALID, in_order, judgment_by_probability, majority, probability_of_0, share_for_0
 
@@ -86,7 +87,7 @@ def revision_of(items: Sequence[Labeled], clusters: Sequence[str], verdict_forma
     """Return the scores of all votes; None where none was verified. A vote that was not verified, for it was cut off or failed,
     has one judgment, the first and the last."""
     votes = [(vote, item, cluster) for item, cluster in zip(items, clusters, strict=True) for vote in item.judgment.votes]
-    if not any(vote.completion.turns for vote, _, _ in votes):
+    if verdict_format in LIST_FORMATS or not any(vote.completion.turns for vote, _, _ in votes):  # turns of a list are ratings
         return None
     verified = [verified_vote(vote, item.preferred, verdict_format) for vote, item, _ in votes]
     return revision_scores(verified, [cluster for _, _, cluster in votes])

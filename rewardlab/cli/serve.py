@@ -183,7 +183,7 @@ class ServeOptions:
         str,
         typer.Option(
             "--strategy",
-            help="How groups are compared: all_pairs, circular, knockout or bradley_terry.",
+            help="How groups are compared: all_pairs, circular, knockout, bradley_terry; whole for judges of lists.",
             rich_help_panel=GROUPS,
         ),
     ] = "all_pairs"
@@ -325,7 +325,7 @@ def _check(options: ServeOptions, limits: Limits) -> None:
     from rewardlab.judging.group_rewards import STRATEGIES
 
     if options.strategy not in STRATEGIES or options.strategy == "anchor":
-        raise ConfigError(f"--strategy {options.strategy}: expected all_pairs, circular, knockout or bradley_terry")
+        raise ConfigError(f"--strategy {options.strategy}: expected all_pairs, circular, knockout, bradley_terry or whole")
     if limits.check_rate and options.reward_log is None:
         raise ConfigError("--limit check_rate is for --reward-log; give both, or leave it out")
     if bool(options.peers) != bool(options.address):

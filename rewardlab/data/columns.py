@@ -12,7 +12,7 @@ from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 from rewardlab.types import PreferencePair
 
-PAIR_COLUMNS = frozenset(column.name for column in fields(PreferencePair))
+PAIR_COLUMNS = frozenset(column.name for column in fields(PreferencePair)) - {"other_images"}
 _REWARDBENCH2 = "subset num_correct num_incorrect total_completions models additional_metadata"  # columns that decide nothing
 _CANDIDATES = "id question prompt responses chosen rejected images videos response_images response_videos criteria best group"
 CANDIDATE_COLUMNS = frozenset(f"{_CANDIDATES} {_REWARDBENCH2}".split())

@@ -37,6 +37,7 @@ COLUMNS = {
     "truth": "what a rule compares responses with, if not the preferred one's final answer",
     "ratings, systems": "choices of single people, and the models that wrote the responses",
     "criteria": "what a judge is to judge by, with weights; empty: it chooses",
+    "others": "further responses for judges of lists, from better to worse",
     "category, source, licence, level, provenance": "where the pair comes from",
 }
 SHARDS = "part-[0-9]*.parquet"  # the files of a set as `data build` and `push` name them

@@ -431,11 +431,11 @@ class PairTable(Sequence[PreferencePair]):
 
 def text_identity(pair: PreferencePair) -> bytes:
     """Return all that a training run reads of a pair, without media; with a truth also the category, which names its rule, and
-    the criteria if there are any."""
+    criteria and others if there are any."""
     texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
     ruled = (pair.category, pair.truth) if pair.truth else ()  # without, the identity is that of earlier versions
     criteria = [text for each in pair.criteria for text in (each.name, f"{each.weight:g}", each.description)]
-    joined = "".join(f"{len(text)} {text}" for text in (*texts, *ruled, *criteria))
+    joined = "".join(f"{len(text)} {text}" for text in (*texts, *ruled, *criteria, *pair.others))
     return joined.encode(errors="surrogatepass") + str(pair.tie or "").encode()
 
 

@@ -24,6 +24,7 @@ provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) 
 ratings            list of ratings     of single people, each as a line of :mod:`rewardlab.data.ratings` without ``pair_id``
 systems            list of 2 strings   names of the models that wrote the responses; empty: not known
 criteria           list of criteria    ``{"name", "weight", "description"}``: what a judge is to judge by; empty: it chooses
+others             list of strings     further responses for judges of lists, from better to worse, none better than the pair's
 =================  ==================  =================================================================================
 
 Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
@@ -89,7 +90,7 @@ def _differ_in_media(pair: PreferencePair) -> bool:
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
     *("response_videos", "tie", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
-    *("ratings", "systems", "truth", "criteria"),
+    *("ratings", "systems", "truth", "criteria", "others"),
 )
 
 
@@ -108,6 +109,7 @@ def features() -> Any:
         "teacher_share": Value("float32"),
         "ratings": List({name: Value("string") for name in RATING_FIELDS}),
         "systems": List(Value("string")),
+        "others": List(Value("string")),
         "criteria": List({"name": Value("string"), "weight": Value("float64"), "description": Value("string")}),
     }
     return Features({name: kinds.get(name, Value("string")) for name in COLUMNS})
@@ -127,6 +129,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "ratings": [rating_record(rating) for rating in pair.ratings],
         "systems": list(pair.systems) if any(pair.systems) else [],
         "criteria": list(map(asdict, pair.criteria)),
+        "others": list(pair.others),
     }
 
 
@@ -183,6 +186,7 @@ def from_row(
         raise DataError(f"{where}: 'level' is {level!r:.60}; expected a whole number from 0 to 127, or nothing")
     if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
         raise DataError(f"{where}: 'teacher_share' is {share!r:.60}; expected a number from 0 to 1, or nothing")
+    fields_of_row: dict[str, Any] = {**texts, **_lists(row, where)}
     pair = PreferencePair(
         pair_id=str(named or f"row-{index}"),
         question=question.text,
@@ -196,13 +200,32 @@ def from_row(
         videos=_videos(question.videos, files, where),
         response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),
         teacher_share=share,
-        ratings=tuple(rating_of(value, f"{where}, rating {n}") for n, value in enumerate(_list(row, "ratings", where))),
-        systems=systems_of(_list(row, "systems", where), where),
-        criteria=criteria_of(row["criteria"], where) if "criteria" in row and row["criteria"] else (),
-        **texts,
+        **fields_of_row,
     )
     check_marks(pair, where)
     return validate(pair, where=where)
+
+
+_LISTS = frozenset(("ratings", "systems", "criteria", "others"))
+
+
+def _lists(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a pair that few rows have. Raise DataError."""
+    if not row.keys() & _LISTS:
+        return {}
+    ratings, others = _list(row, "ratings", where), _list(row, "others", where)
+    if not all(isinstance(text, str) and text.strip() for text in others):
+        raise DataError(f"{where}: 'others' is {others!r:.60}; expected a list of texts, further responses to the question")
+    if any(has_lone_surrogate(text) or IMAGE_MARK in text or VIDEO_MARK in text for text in others):
+        raise DataError(
+            f"{where}: 'others' contains half a surrogate pair or a placeholder of media; only texts are read there"
+        )
+    return {
+        "ratings": tuple(rating_of(value, f"{where}, rating {n}") for n, value in enumerate(ratings)),
+        "systems": systems_of(_list(row, "systems", where), where),
+        "criteria": criteria_of(row.get("criteria"), where),
+        "others": tuple(others),
+    }
 
 
 def truth_text(value: Any) -> Any:

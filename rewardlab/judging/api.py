@@ -396,7 +396,8 @@ class SyncJudge:
         comparisons, in -1..1; with the strategy ``bradley_terry`` its strength in logits. None where none could be judged, or
         the judge abstained from all.
 
-        ``strategy``: all_pairs, circular, knockout, bradley_terry, or anchor, each against the response ``anchor``.
+        ``strategy``: all_pairs, circular, knockout, bradley_terry, or anchor, each against the response ``anchor``; whole, for
+        judges of lists: one judgment of all responses holds every comparison.
         """
         if (strategy == "anchor") != (anchor is not None):
             raise ConfigError("the strategy anchor needs an anchor, and no other strategy accepts one")
@@ -439,6 +440,7 @@ class _Answering:
     def __init__(self, judge: ModelJudge, decide: Callable[[Judgment], Judgment] = _as_it_is) -> None:
         self._judge, self._has_answered, self._decide = judge, False, decide
         self.name, self.sees, self.temperature = judge.name, judge.sees, judge.temperature
+        self.verdict_format = judge.verdict_format
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int

@@ -16,8 +16,9 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import VoteLog
 from rewardlab.errors import ConfigError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
+from rewardlab.judging.group_rewards import JudgedMatch, judged_list
 from rewardlab.judging.judge import Judge, ModelJudge
-from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
+from rewardlab.judging.ranking import PLANS, WHOLE, Match, Plan, Ranking, ranking_of
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
@@ -33,8 +34,9 @@ KEY = {"row": int, "first": int, "second": int, "nth": int}  # what tells lines 
 class LoggedMatches:
     """Judges matches by ``num_votes`` votes in each order; a vote that ``log`` has, and that did not fail, is not asked for."""
 
-    def __init__(self, judge: ModelJudge, log: VoteLog, num_votes: int) -> None:
-        self._judge, self._log, self._num_votes = judge, log, num_votes
+    def __init__(self, judge: ModelJudge, log: VoteLog, num_votes: int, *, whole: bool = False) -> None:
+        """``whole``: a match is the judgment of a whole list."""
+        self._judge, self._log, self._num_votes, self._whole = judge, log, num_votes, whole
         self._places = vote_places(judge, BOTH_ORDERS, num_votes)
         self._failures = [FailureStreak(voice.name, answered=log.has_answers) for voice in judge.voices]
 
@@ -56,7 +58,9 @@ class LoggedMatches:
             # the draws of a judge that is not batch invariant depend on all matches of the round
             numbers = missing if self._judge.is_batch_invariant else list(range(len(matches)))
             drawn_by = seed + turn * self._num_votes
-            requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in numbers]
+            shown = [(prompts[matches[n][0]], matches[n][1]) for n in numbers]
+            pairs = [prompt.listed() if self._whole else prompt.pair(*match) for prompt, match in shown]
+            requests = [PairRequest(pair, BOTH_ORDERS, drawn_by) for pair in pairs]
             answered = [set(votes[n]) for n in numbers]
             for batch, _ in ask_missing(self._judge, requests, answered, self._num_votes):
                 for number, place, vote in batch:
@@ -117,9 +121,13 @@ def play_many(
         return sum(before == match for before, _ in played[n])
 
     def compare(turn: int, keys: Sequence[tuple[int, Match, int]]) -> Sequence[Judgment]:
-        pairs = [prompts[n].pair(*match) for n, match, _ in keys]
+        pairs = [prompts[n].listed() if plan == WHOLE else prompts[n].pair(*match) for n, match, _ in keys]
         return judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn * num_votes)
 
+    if plan == WHOLE:
+        judged = (ask or compare)(0, [(n, (0, 1), 0) for n in waiting])
+        lists = [judged_list(prompt, each, judge.verdict_format) for prompt, each in zip(prompts, judged, strict=True)]
+        return [_whole_game(rounds, matches) for (rounds, _), matches in zip(plans, lists, strict=True)]
     while waiting:
         keys = list(dict.fromkeys((n, match, nth(n, match)) for n, matches in waiting.items() for match in matches))
         results = {key[:2]: judgment for key, judgment in zip(keys, (ask or compare)(turn, keys), strict=True)}
@@ -133,6 +141,12 @@ def play_many(
             except StopIteration as end:
                 rankings[n] = end.value
     return [Game(rankings[n], tuple(played[n])) for n in range(len(prompts))]
+
+
+def _whole_game(rounds: Plan, matches: Sequence[JudgedMatch]) -> Game:
+    """Return the game of a plan whose matches one judgment of a list holds."""
+    judged = tuple(((match.first, match.second), match.judgment) for match in matches if match.judgment is not None)
+    return Game(ranking_of(rounds, [match.winner for match in matches]), judged)
 
 
 def rank_many(
@@ -186,7 +200,7 @@ def run_ranking(
     }
     games: list[Game] = []
     with VoteLog(out / MATCHES, out / PARTIAL_MATCHES, identity, KEY) as log, bar(f"rank: {plan}", len(prompts)) as advance:
-        matches = LoggedMatches(judge, log, num_votes)
+        matches = LoggedMatches(judge, log, num_votes, whole=plan == WHOLE)
         if not log.has_answers:
             judge.check()
         for start in range(0, len(prompts), CHUNK):

@@ -11,6 +11,7 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import ConfigError, missing_package
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
+from rewardlab.judging.lists import ListJudge
 from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
 from rewardlab.judging.spec import (
     ENGINES,
@@ -25,8 +26,9 @@ from rewardlab.judging.spec import (
     judge_config,
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
-from rewardlab.prompts import DEFAULT_TEMPLATE, load_template, require_one_turn
+from rewardlab.prompts import DEFAULT_TEMPLATE, Template, load_template, require_one_turn
 from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SelfVerifying
+from rewardlab.verdicts.lists import LIST_FORMATS
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -117,12 +119,19 @@ def open_generative_judge(
     sampler = open_engine(parsed, EngineOptions(query, key, restart_after_s, is_served))
     if parsed.engine == OPENAI:
         config = judge_config(config, judge=str(parsed))  # with its address: logs of two endpoints are not one
-    return (ProbabilityJudge if by_probability else GenerativeJudge)(
+    return kind_of(template, by_probability)(
         SelfVerifying(sampler) if parsed.verifies else sampler,
         template,
         config,
         verdict_temperature=stored if parsed.verdict_temperature is None else parsed.verdict_temperature,
     )
+
+
+def kind_of(template: Template, by_probability: bool = False) -> type[GenerativeJudge]:
+    """Return the kind of judge that a template asks for."""
+    if template.verdict_format in LIST_FORMATS:
+        return ListJudge
+    return ProbabilityJudge if by_probability or template.verdict_format == "bare" else GenerativeJudge
 
 
 def endpoint_hosts(spec: str) -> set[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import Judge
-from rewardlab.judging.ranking import PLANS, Match, Plan, PlayedMatch, Ranking, fitted_strengths, net_win_rates
+from rewardlab.judging.lists import matches_of
+from rewardlab.judging.ranking import PLANS, WHOLE, Match, Plan, PlayedMatch, Ranking, fitted_strengths, net_win_rates
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
 from rewardlab.verdicts.checklist import judgments_by_criterion
 from rewardlab.verdicts.votes import both_orders_or_none
@@ -19,6 +20,7 @@ STRATEGIES = {
     "anchor": "anchored",
     "knockout": "knockout",
     "bradley_terry": "adaptive",
+    WHOLE: WHOLE,
 }
 
 
@@ -67,11 +69,19 @@ def most_matches(strategy: str, num: int, budget: int | None = None) -> int:
     """Return how many matches a strategy of :data:`STRATEGIES` plays among ``num`` responses, at most: of a knockout and
     Bradley-Terry the budget, by default two each."""
     every_pair, budget = num * (num - 1) // 2, 2 * num if budget is None else budget
+    if strategy == WHOLE:
+        return num  # responses, each rated or in a list
     if strategy == "bradley_terry":
         return max(num, budget)
     if strategy == "knockout":  # num - 1 where all are decided; both sides of an undecided match go on
         return min(every_pair, budget)
     return every_pair if strategy == "all_pairs" else num
+
+
+def judged_list(group: Candidates, judged: Judgment, verdict_format: str) -> list[JudgedMatch]:
+    """Return every match that a judgment of a whole list holds. Raise ConfigError for a judge of pairs."""
+    matches = matches_of(group.listed(), judged, verdict_format)
+    return [JudgedMatch(*match, both_orders_or_none(judgment)) for match, judgment in matches]
 
 
 def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Sequence[JudgedMatch]) -> GroupRewards:
@@ -112,11 +122,13 @@ def reward_group(
     plan, round_matches = start_plan(strategy, len(group.responses), budget)
     matches: list[JudgedMatch] = []
     while True:
-        pairs = [group.pair(*match) for match in round_matches]
+        pairs = [group.listed()] if strategy == WHOLE else [group.pair(*match) for match in round_matches]
         judgments = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed)
-        judged = [
-            JudgedMatch(*match, both_orders_or_none(judgment)) for match, judgment in zip(round_matches, judgments, strict=True)
-        ]
+        if strategy == WHOLE:
+            judged = judged_list(group, judgments[0], judge.verdict_format)
+        else:
+            of_round = zip(round_matches, judgments, strict=True)
+            judged = [JudgedMatch(*match, both_orders_or_none(judgment)) for match, judgment in of_round]
         matches += judged
         try:
             round_matches = plan.send([match.winner for match in judged])

@@ -38,6 +38,11 @@ class Judge(Protocol):
     @property
     def sees(self) -> bool: ...
 
+    @property
+    def verdict_format(self) -> str:
+        """Return how its answers are read, "" if it writes none."""
+        ...
+
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:

@@ -106,6 +106,16 @@ def _pairings(left: Sequence[int], drawn: set[Match]) -> list[Match]:
     return matches
 
 
+def ranking_of(plan: Plan, winners: Sequence[int | None]) -> Ranking:
+    """Return the ranking of a plan with one round, given its winners. Raise RuntimeError for one that goes on."""
+    try:
+        plan.send(winners)
+    except StopIteration as end:
+        ranking: Ranking = end.value
+        return ranking
+    raise RuntimeError("the plan has another round")
+
+
 PRIOR = 1.5  # standard deviation of strengths, in logits: keeps the undefeated finite
 
 
@@ -211,8 +221,10 @@ def fitted_strengths(num: int, played: Sequence[PlayedMatch]) -> tuple[list[floa
     ]
 
 
+WHOLE = "whole"  # a plan for judges of lists: one judgment of all responses holds every match
 PLANS: dict[str, Callable[..., Plan]] = {
     "round_robin": round_robin,
+    WHOLE: round_robin,
     "circular": circular,
     "anchored": anchored,
     "knockout": knockout,

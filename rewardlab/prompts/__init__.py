@@ -14,6 +14,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts.sanitize import sanitize
 from rewardlab.types import IMAGE_MARK, Criterion, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.formats import READERS, format_id, reader_of
+from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES
 
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
@@ -22,6 +23,7 @@ from rewardlab.verdicts.formats import READERS, format_id, reader_of
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
 # checklist_turns: a checklist in two turns, its checks and then their verification; what a judge is asked second is a followup.
+# rating, best, ordering: one response alone, or a list of any number (rewardlab.verdicts.lists).
 # Every verdict format is a template too: words that ask for exactly that form.
 TEMPLATE_FORMATS = {
     **{name: name for name in READERS},
@@ -31,18 +33,19 @@ TEMPLATE_FORMATS = {
     "single": "unread",
     "answer": "unread",
     "checklist_turns": "checklist",
+    **{name: name for name in LIST_FORMATS},
 }
 _FOLLOWUPS = {"checklist_turns": "checklist_verify.txt"}
 DEFAULT_TEMPLATE = "r1_reward"
 _SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict"}  # formats whose words have a name of their own
 
-_SLOT = re.compile(r"\{(question|first|second)\}")
+_SLOT = re.compile(r"\{(question|first|second|response_\d+)\}")
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt text with the slots {question}, {first} and (but for a single response) {second}, and the verdict format it
-    asks for.
+    """A prompt text with the slots {question}, {first} and (but for a single response) {second}, or of a list {question} and
+    {answers}, and the verdict format it asks for.
 
     Images come before the text, in training as in inference. ``hash`` names all of this: it is stored in a checkpoint and
     checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on. ``followup`` is what
@@ -53,6 +56,19 @@ class Template:
     text: str
     verdict_format: str
     followup: str = ""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Return the slots that its text must have, each once."""
+        if self.verdict_format in SCALES:
+            return ("{question}", "{first}")
+        lists = self.verdict_format in LIST_FORMATS
+        return ("{question}", "{answers}") if lists else ("{question}", "{first}", "{second}")
+
+    def text_of(self, num: int) -> str:
+        """Return the text with a slot for each of ``num`` responses of a list; the text of another template as it is."""
+        blocks = [f"Answer {letter}:\n{{response_{n}}}" for n, letter in enumerate(LETTERS[:num])]
+        return self.text.replace("{answers}", "\n\n".join(blocks))
 
     @property
     def hash(self) -> str:
@@ -136,20 +152,21 @@ def _check_format(name: str, verdict_format: str) -> None:
 def own_template(name: str, text: str, verdict_format: str) -> Template:
     """Return a template of one's own words. Raise ConfigError for an unknown format, and for words that lack a slot."""
     _check_format(name, verdict_format)
-    if missing := [slot for slot in ("{question}", "{first}", "{second}") if text.count(slot) != 1]:
-        raise ConfigError(f"template {name!r}: must have each of {{question}}, {{first}} and {{second}} once; see {missing}")
-    return Template(name, text, verdict_format)
+    template = Template(name, text, verdict_format)
+    if missing := [slot for slot in template.slots if text.count(slot) != 1]:
+        raise ConfigError(f"template {name!r}: must have each of {', '.join(template.slots)} once; see {missing}")
+    return template
 
 
 def render(template: Template, question: str, first: str, second: str) -> str:
     """Fill the slots, all at once: braces inside a question or an answer are plain text, and so is what looks like a part of
     the prompt (:mod:`rewardlab.prompts.sanitize`)."""
-    values = _sanitized(template, {"question": question, "first": first, "second": second})
+    values = _sanitized(template.text, {"question": question, "first": first, "second": second})
     return _SLOT.sub(lambda match: values[match.group(1)], template.text)
 
 
-def _sanitized(template: Template, values: dict[str, str]) -> dict[str, str]:
-    return {name: sanitize(text, template.text) for name, text in values.items()}
+def _sanitized(words: str, values: dict[str, str]) -> dict[str, str]:
+    return {name: sanitize(text, words) for name, text in values.items()}
 
 
 def with_criteria(question: str, criteria: Sequence[Criterion]) -> str:
@@ -168,14 +185,18 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
     and a response with images its own. Raise DataError if a response with images has more or fewer places than these.
     """
     (first, second), (of_first, of_second) = pair.shown(order), pair.shown_images(order)
+    in_list = [pair.listed[n] for n in pair.places(order)] if "{answers}" in template.text else []
+    if len(in_list) > MAX_LISTED:
+        raise DataError(f"{pair.pair_id}: a list has {len(in_list)} responses; expected at most {MAX_LISTED}, a letter each")
+    words = template.text_of(len(in_list))
+    texts = {"first": first, "second": second} | {f"response_{n}": text for n, (text, _) in enumerate(in_list)}
     question = with_criteria(pair.question, pair.criteria)
     placed = bool(pair.images) and question.count(IMAGE_MARK) == len(pair.images)
     within = {"first": of_first, "second": of_second, "question": pair.images if placed else ()}
+    within |= {f"response_{n}": images for n, (_, images) in enumerate(in_list)}
     ahead = [Part(image=image) for image in (() if placed else pair.images)]
-    if not any(within.values()):
-        return (Message("user", (*ahead, Part(text=render(template, question, first, second)))),)
-    values, parts = _sanitized(template, {"question": question, "first": first, "second": second}), ahead
-    for place, piece in enumerate(_SLOT.split(template.text)):  # text, slot, text, slot, ..., text
+    values, parts = _sanitized(words, {"question": question, **texts}), ahead
+    for place, piece in enumerate(_SLOT.split(words)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
         images = within[piece] if slot else ()
         parts += interleaved(values[piece], images) if images else [Part(text=values[piece] if slot else piece)]

@@ -31,7 +31,7 @@ _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0"
     "\U000e0000-\U000e0fff]"
 )
-_SLOT = re.compile(r"\{(?:question|first|second)\}")
+_SLOT = re.compile(r"\{(?:question|first|second|response_\d+)\}")
 
 
 @cache

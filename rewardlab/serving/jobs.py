@@ -62,7 +62,7 @@ class JudgeJob:
     @property
     def length_class(self) -> int:
         """Return 0 for texts of ordinary length, 1 more for each doubling: a batch is as long as its longest prompt."""
-        return _length_class([self.pair.question, *self.pair.responses])
+        return _length_class([self.pair.question, *(text for text, _ in self.pair.listed)])
 
     @property
     def kind(self) -> Hashable:
@@ -70,9 +70,10 @@ class JudgeJob:
 
     def key(self) -> str:
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
-        images = (*self.pair.images, *self.pair.response_images[0], *self.pair.response_images[1])  # marks tell them apart
+        texts, of_texts = zip(*self.pair.listed, strict=True)
+        images = (*self.pair.images, *(image for images in of_texts for image in images))  # marks tell them apart
         question = with_criteria(self.pair.question, self.pair.criteria)
-        return _digest(["pair", question, *self.pair.responses, *options], images)
+        return _digest(["pair", question, *texts, *options], images)
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
         judge: Judge = probability_judge if self.by_probability else engine

@@ -184,8 +184,10 @@ class RewardsRequest(RequestBase):
     responses: Items[Answer] = Field(
         min_length=1, max_length=MAX_RESPONSES, description="as many as `--limit responses` allows, 128 by default"
     )
-    strategy: Literal["all_pairs", "circular", "anchor", "knockout", "bradley_terry"] = Field(
-        "all_pairs", description="which comparisons are made; anchor: each response against ``anchor``"
+    strategy: Literal["all_pairs", "circular", "anchor", "knockout", "bradley_terry", "whole"] = Field(
+        "all_pairs",
+        description="which comparisons are made; anchor: each response against ``anchor``; whole: one judgment of the whole "
+        "list, by judges that rate or order lists",
     )
     anchor: Answer | None = Field(None, description="a response to beat, for the strategy anchor")
     budget: int | None = Field(

@@ -386,7 +386,8 @@ class JudgeService:
         async def compare(pair: PreferencePair) -> Judgment:
             return await self.collector.collect(pair, options)
 
-        result = await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
+        strategy, verdict_format = strategy or self.rules.strategy, self.judge.verdict_format
+        result = await group_rewards(compare, group, strategy=strategy, budget=budget, verdict_format=verdict_format)
         if self.reward_log is not None:
             self.reward_log.add(group, result, tenant_of_request(), self.queue.versions.current.hash)
         if (first := next((match.judgment for match in result.matches if match.judgment is not None), None)) is not None:

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
-from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
+from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, judged_list, rewards_of_matches, start_plan
 from rewardlab.judging.guarantee import Guarantee
-from rewardlab.judging.ranking import Match
+from rewardlab.judging.ranking import WHOLE, Match, ranking_of
 from rewardlab.serving.admission import separate_share
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
 from rewardlab.serving.jobs import JudgeJob
@@ -139,7 +139,12 @@ async def gather_bounded(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], 
 
 
 async def group_rewards(
-    compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, *, strategy: str, budget: int | None = None
+    compare: Callable[[PreferencePair], Awaitable[Judgment]],
+    group: Candidates,
+    *,
+    strategy: str,
+    budget: int | None = None,
+    verdict_format: str = "",
 ) -> GroupRewards:
     """Return the rewards of a group's responses (:func:`rewardlab.judging.group_rewards.rewards_of_matches`); a match without
     a verdict does not count. Raise ConfigError for a budget that is too small, and what ``compare`` raises: rewards over the
@@ -147,6 +152,11 @@ async def group_rewards(
     num = len(group.responses)
     plan, matches = start_plan(strategy, num, budget)
     results: list[JudgedMatch] = []
+    if strategy == WHOLE:
+        judged = await compare(group.listed())
+        results = await run_in_turn(judged_list, group, judged, verdict_format)
+        ranking = ranking_of(plan, [match.winner for match in results])
+        return await run_in_turn(rewards_of_matches, strategy, num, ranking, results)
     while True:
         round_results = await gather_bounded(partial(_play, compare, group, match) for match in matches)
         results += round_results

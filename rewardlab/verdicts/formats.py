@@ -23,8 +23,9 @@ from typing import cast
 
 from rewardlab.errors import ConfigError
 from rewardlab.extensions import load_extension
-from rewardlab.types import Choice, Verdict, VerdictStatus
+from rewardlab.types import Choice, Completion, FinishReason, Verdict, VerdictStatus
 from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding, checked_verdict, write_checks
+from rewardlab.verdicts.lists import LIST_FORMATS, compared, list_reading
 from rewardlab.verdicts.places import (
     ANSWER_TAG,
     BOX_TOKENS,
@@ -32,13 +33,11 @@ from rewardlab.verdicts.places import (
     EITHER,
     LABEL_TAGS,
     NOUN,
-    QUOTES,
     RESULT,
     Place,
     Reader,
     choice_verdict,
     corrected_choices,
-    end_of_line,
     is_quoted,
     last_line,
     last_lines,
@@ -46,6 +45,7 @@ from rewardlab.verdicts.places import (
     place_in,
     reads_rest,
     reasoning_of,
+    statements_of,
     verdict_at,
     without_markup,
 )
@@ -123,17 +123,8 @@ def bare(text: str) -> Verdict:
     return choice_verdict(DIGITS.get(text.strip()), "bare")
 
 
-def _statements(line: str, pattern: re.Pattern[str]) -> list[str]:
-    """Return what stands in the places of a line that are no quotations; a line that holds nothing else counts quoted too."""
-    line = end_of_line(line)
-    if whole := pattern.fullmatch(line.strip(QUOTES + " .")):
-        return [whole[1].strip().upper()]
-    places = pattern.finditer(line)
-    return [match[1].strip().upper() for match in places if not is_quoted(line, match.start(), match.end())]
-
-
 def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
-    statements = {_RELATIONS.get(statement, statement) for statement in _statements(last_line(text), pattern)}
+    statements = {_RELATIONS.get(statement, statement) for statement in statements_of(last_line(text), pattern)}
     if not statements:
         return no_verdict(f"no_{rule}")
     if statements <= {"C", "TIE"}:
@@ -143,11 +134,6 @@ def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
 
 _RELATIONS = {"A>B": "A", "A>>B": "A", "B>A": "B", "B>>A": "B", "A=B": "TIE"}
 _BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
-
-
-def letters_in_last_line(text: str) -> set[str]:
-    """Return what stands in double brackets in the last line, quotations left out; of any number of answers."""
-    return set(_statements(last_line(text), _BRACKETS))
 
 
 @reads_rest
@@ -387,6 +373,8 @@ def reader_of(name: str) -> Reader:
     """
     if name in READERS:
         return READERS[name]
+    if name in LIST_FORMATS:
+        return _reader_of_two(name)
     try:
         read = load_extension(
             name,
@@ -403,6 +391,19 @@ def reader_of(name: str) -> Reader:
         f"unknown verdict format {name!r}; expected one of {sorted(READERS)}, a Python file with read_verdict(text), or an "
         f"entry point of {ENTRY_POINTS}"
     )
+
+
+def _reader_of_two(list_format: str) -> Reader:
+    """Return the reader of a list of two responses; a rating is of one alone, so that a text holds no verdict."""
+
+    def read(text: str) -> Verdict:
+        reading = list_reading(Completion(text, FinishReason.STOP), list_format, 2)
+        if reading.scores is None:
+            return Verdict(None, reading.status, reading.rule)
+        first, second = reading.scores
+        return compared(first, second, reading.rule)
+
+    return read
 
 
 @cache

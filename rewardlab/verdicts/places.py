@@ -129,6 +129,15 @@ def end_of_line(line: str) -> str:
     return _open_marks(line, 0, cut) + line[cut:]
 
 
+def statements_of(line: str, pattern: re.Pattern[str]) -> list[str]:
+    """Return what stands in the places of a line that are no quotations; a line that holds nothing else counts quoted too."""
+    line = end_of_line(line)
+    if whole := pattern.fullmatch(line.strip(QUOTES + " .")):
+        return [whole[1].strip().upper()]
+    places = pattern.finditer(line)
+    return [match[1].strip().upper() for match in places if not is_quoted(line, match.start(), match.end())]
+
+
 @dataclass(frozen=True)
 class Place:
     """A tag or box in which a verdict may stand: its ``content``, that of places of its kind ``before`` it in its line

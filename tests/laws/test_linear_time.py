@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from eval.field_study.rules import proxy_grm_credit, r1_reward_credit
-from rewardlab.benchmarks.rewardbench2.listwise import read_choice, read_rating
+from rewardlab.benchmarks.rewardbench2.listwise import read_choice, read_score
 from rewardlab.curation.decontaminate import is_refusal_text
 from rewardlab.curation.quality import leaks_label
 from rewardlab.data.images import from_data_url
@@ -35,6 +35,7 @@ from rewardlab.serving.limits import Limits
 from rewardlab.serving.strict_json import parse_json
 from rewardlab.types import Choice, Completion, FinishReason
 from rewardlab.verdicts.formats import READERS
+from rewardlab.verdicts.lists import read_ordering
 from rewardlab.verdicts.other_formats import other_format
 from rewardlab.verdicts.parse import follows_format
 from rewardlab.verdicts.places import reasoning_of
@@ -77,7 +78,8 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "read_verification": read_verification,
     "read_consistency": read_consistency,
     "read_choice": lambda text: read_choice(_completion(text)),
-    "read_rating": lambda text: read_rating(_completion(text)),
+    "read_score": lambda text: read_score(_completion(text)),
+    "read_ordering": lambda text: read_ordering(text, 8),
     "step_ends": step_ends,
     "judgment_steps": judgment_steps,
     "mentions_media": mentions_media,

@@ -16,7 +16,8 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template, reading_format
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, Outcome, PreferencePair, VerdictStatus
-from rewardlab.verdicts.formats import READERS, WRITERS, format_id, letters_in_last_line
+from rewardlab.verdicts.formats import READERS, WRITERS, format_id
+from rewardlab.verdicts.lists import LIST_FORMATS
 from rewardlab.verdicts.parse import format_verdict, parse_verdict, verdict_label
 
 FIRST, SECOND = Choice.FIRST, Choice.SECOND
@@ -241,14 +242,10 @@ def test_the_rule_is_the_place_that_was_looked_at(verdict_format: str, text: str
     assert parse_verdict(text, verdict_format).rule == rule
 
 
-def test_letters_of_any_number_of_answers() -> None:
-    assert letters_in_last_line('[[A]] first\nit said "[[B]]", so [[c]] and [[ D ]]') == {"C", "D"}
-
-
 def test_every_convention_is_known_by_one_name() -> None:
     """To the reader, to the writer, to every template."""
     assert set(WRITERS) == set(READERS)
-    assert set(TEMPLATE_FORMATS.values()) - {"unread"} <= set(READERS)
+    assert set(TEMPLATE_FORMATS.values()) - {"unread"} <= {*READERS, *LIST_FORMATS}
 
 
 @pytest.mark.parametrize("name", sorted(READERS))

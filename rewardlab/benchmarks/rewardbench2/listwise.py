@@ -45,13 +45,11 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
-from rewardlab.verdicts.formats import letters_in_last_line
-from rewardlab.verdicts.places import after_thinking, last_line
+from rewardlab.verdicts.lists import ListReading, list_reading
 
 LETTERS = "ABCD"
-SLOTS = {"choice": ("{question}", "{a}", "{b}", "{c}", "{d}"), "rating": ("{question}", "{a}")}
-_SLOT = re.compile(r"\{(question|a|b|c|d)\}")
-_RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(10|[1-9])\.?", re.IGNORECASE)
+SLOTS = {"choice": ("{question}", "{a}", "{b}", "{c}", "{d}"), "rating": ("{question}", "{first}")}
+_SLOT = re.compile(r"\{(question|first|a|b|c|d)\}")
 
 
 @cache
@@ -68,58 +66,18 @@ def load_list_prompt(kind: str, file: Path | None = None) -> str:
 
 def list_messages(words: str, question: str, answers: Sequence[str]) -> tuple[Message, ...]:
     """Return one user turn with the answers in the order given; braces inside a question or an answer are plain text."""
-    values = {"question": question, **dict(zip("abcd", answers, strict=False))}
+    values = {"question": question, "first": answers[0], **dict(zip("abcd", answers, strict=False))}
     return (Message("user", (Part(text=_SLOT.sub(lambda match: values[match[1]], words)),)),)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What was read in an answer: the place 0..3 of an answer or a rating 1..10, None unless ``status`` is OK."""
-
-    value: int | None
-    status: VerdictStatus
+def read_choice(completion: Completion) -> ListReading:
+    """Return the scores of the four answers by :func:`rewardlab.verdicts.lists.read_best`."""
+    return list_reading(completion, "best", len(LETTERS))
 
 
-_FAILED = {
-    FinishReason.ERROR: VerdictStatus.ERROR,
-    FinishReason.TIMEOUT: VerdictStatus.TIMEOUT,
-    FinishReason.LENGTH: VerdictStatus.TRUNCATED,
-}
-
-
-def read_choice(completion: Completion) -> Reading:
-    """Read ``[[A]]`` to ``[[D]]`` in the last line; two different ones, other letters, and a text cut off are none."""
-    rest, failed = _rest(completion)
-    if rest is None:
-        return Reading(None, failed)
-    letters = letters_in_last_line(rest)
-    if not letters:
-        return Reading(None, VerdictStatus.NO_VERDICT)
-    letter = letters.pop() if len(letters) == 1 else ""
-    return (
-        Reading(LETTERS.index(letter), VerdictStatus.OK)
-        if len(letter) == 1 and letter in LETTERS
-        else Reading(None, VerdictStatus.NOT_A_CHOICE)
-    )
-
-
-def read_rating(completion: Completion) -> Reading:
-    """Read a last line that is a whole number from 1 to 10, with "Rating:" before it or not; "8/10", "7.5" and "11" are
-    none."""
-    rest, failed = _rest(completion)
-    if rest is None:
-        return Reading(None, failed)
-    match = _RATING.fullmatch(last_line(rest))
-    return Reading(int(match[1]), VerdictStatus.OK) if match else Reading(None, VerdictStatus.NO_VERDICT)
-
-
-def _rest(completion: Completion) -> tuple[str | None, VerdictStatus]:
-    """Return what may hold a verdict, or why nothing may."""
-    if completion.finish is not FinishReason.STOP:
-        return None, _FAILED[completion.finish]
-    if not completion.text.strip():
-        return None, VerdictStatus.EMPTY
-    return after_thinking(completion.text), VerdictStatus.NO_VERDICT
+def read_score(completion: Completion) -> ListReading:
+    """Return the rating of one answer by :func:`rewardlab.verdicts.lists.read_rating`."""
+    return list_reading(completion, "rating", 1)
 
 
 @dataclass(frozen=True)
@@ -155,8 +113,8 @@ class ListwiseJudge(GenerativeJudge):
     def vote(self, pair: PreferencePair, order: Order, completion: Completion) -> Vote:
         """Return a vote for the right answer or against it; a rating names none."""
         right = self._requests[pair].right
-        reading = read_rating(completion) if right is None else read_choice(completion)
-        choice = None if right is None or reading.value is None else _outcome(reading.value == right)
+        reading = read_score(completion) if right is None else read_choice(completion)
+        choice = None if right is None or reading.scores is None else _outcome(reading.scores[right] == 1)
         return Vote(order, Verdict(choice, reading.status, OUTCOME), completion)
 
 
@@ -299,9 +257,9 @@ def _by_prompt(prompts: Sequence[ListPrompt], protocol: str, judgments: Sequence
 def rated_vote(prompt: ListPrompt, completions: Sequence[Completion]) -> Vote:
     """Return what the ratings of a prompt's answers come to: right if every right answer is rated above every wrong one; the
     first answer without a rating leaves the prompt without a verdict. The vote itself cost nothing."""
-    ratings = [read_rating(completion) for completion in completions]
-    values = [rating.value for rating in ratings if rating.value is not None]
-    unread = [(rating, completion) for rating, completion in zip(ratings, completions, strict=True) if rating.value is None]
+    ratings = [read_score(completion) for completion in completions]
+    values = [rating.scores[0] for rating in ratings if rating.scores is not None]
+    unread = [(rating, completion) for rating, completion in zip(ratings, completions, strict=True) if rating.scores is None]
     if unread:
         rating, completion = unread[0]
         return Vote(Order.GIVEN, Verdict(None, rating.status, OUTCOME), replace(completion, from_cache=True))
@@ -313,8 +271,8 @@ def rated_vote(prompt: ListPrompt, completions: Sequence[Completion]) -> Vote:
 
 def places_of(answers: Sequence[Sequence[Completion]]) -> dict[str, float | None]:
     """Return the fraction of choices that name A, B, C and D; 1/4 each is no bias."""
-    choices = Counter(read_choice(completion).value for completions in answers for completion in completions)
-    del choices[None]
+    readings = [read_choice(completion) for completions in answers for completion in completions]
+    choices = Counter(reading.scores.index(1) for reading in readings if reading.scores is not None)
     total = choices.total()
     return {letter: choices[place] / total if total else None for place, letter in enumerate(LETTERS)}
 

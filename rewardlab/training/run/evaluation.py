@@ -28,8 +28,7 @@ from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.rows import with_blank_images
 from rewardlab.errors import DataError, RewardlabError
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.margins import ProbabilityJudge
+from rewardlab.judging.engines import kind_of
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, position_bias, swap_consistency
 from rewardlab.metrics.intervals import difference_interval, mean_estimate
 from rewardlab.models.checkpoints import CARD, read_card
@@ -90,7 +89,7 @@ class Result:
 
 def greedy_judge(template: Template, max_tokens: int, sequences: int) -> JudgePairs:
     """Return the judge of a template: greedy answers in both orders, or probabilities where it asks for the verdict alone."""
-    kind = ProbabilityJudge if template.verdict_format == "bare" else GenerativeJudge
+    kind = kind_of(template)
 
     def judge(model: Any, processor: Any, pairs: Sequence[PreferencePair]) -> list[Judgment]:
         sampler = HFSampler(model, processor, batch_size=sequences)
