@@ -119,7 +119,7 @@ def open_generative_judge(
     sampler = open_engine(parsed, EngineOptions(query, key, restart_after_s, is_served))
     if parsed.engine == OPENAI:
         config = judge_config(config, judge=str(parsed))  # with its address: logs of two endpoints are not one
-    return kind_of(template, by_probability)(
+    return judge_kind(template, by_probability)(
         SelfVerifying(sampler) if parsed.verifies else sampler,
         template,
         config,
@@ -127,7 +127,7 @@ def open_generative_judge(
     )
 
 
-def kind_of(template: Template, by_probability: bool = False) -> type[GenerativeJudge]:
+def judge_kind(template: Template, by_probability: bool = False) -> type[GenerativeJudge]:
     """Return the kind of judge that a template asks for."""
     if template.verdict_format in LIST_FORMATS:
         return ListJudge

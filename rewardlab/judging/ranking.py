@@ -107,7 +107,7 @@ def _pairings(left: Sequence[int], drawn: set[Match]) -> list[Match]:
 
 
 def ranking_of(plan: Plan, winners: Sequence[int | None]) -> Ranking:
-    """Return the ranking of a plan with one round, given its winners. Raise RuntimeError for one that goes on."""
+    """Return the ranking of a plan with one round, given its winners. Raise RuntimeError for one with further rounds."""
     try:
         plan.send(winners)
     except StopIteration as end:

@@ -18,7 +18,7 @@ from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.rows import from_row, to_row
 from rewardlab.judging.best_of_n import run_ranking
-from rewardlab.judging.engines import kind_of
+from rewardlab.judging.engines import judge_kind
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.lists import matches_of
 from rewardlab.judging.spec import judge_config
@@ -49,7 +49,7 @@ def by_number(list_format: str) -> Any:
 
 def judge(list_format: str) -> GenerativeJudge:
     template = load_template(list_format)
-    return kind_of(template)(ScriptedSampler(by_number(list_format)), template)
+    return judge_kind(template)(ScriptedSampler(by_number(list_format)), template)
 
 
 @pytest.fixture(scope="module", params=["rating", "ordering", "best"])

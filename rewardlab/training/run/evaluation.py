@@ -28,7 +28,7 @@ from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.rows import with_blank_images
 from rewardlab.errors import DataError, RewardlabError
-from rewardlab.judging.engines import kind_of
+from rewardlab.judging.engines import judge_kind
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, position_bias, swap_consistency
 from rewardlab.metrics.intervals import difference_interval, mean_estimate
 from rewardlab.models.checkpoints import CARD, read_card
@@ -89,7 +89,7 @@ class Result:
 
 def greedy_judge(template: Template, max_tokens: int, sequences: int) -> JudgePairs:
     """Return the judge of a template: greedy answers in both orders, or probabilities where it asks for the verdict alone."""
-    kind = kind_of(template)
+    kind = judge_kind(template)
 
     def judge(model: Any, processor: Any, pairs: Sequence[PreferencePair]) -> list[Judgment]:
         sampler = HFSampler(model, processor, batch_size=sequences)

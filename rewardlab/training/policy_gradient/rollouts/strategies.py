@@ -94,19 +94,19 @@ class TruncatedRollouts:
 
 
 class ContinuedRollouts(WholeRollouts):
-    """Whole rollouts; those that :meth:`goes_on` are continued after the ``inserted`` tokens, by up to ``length`` tokens (None:
+    """Whole rollouts; those that :meth:`is_continued` are continued after the ``inserted`` tokens, by up to ``length`` tokens (None:
     as many as a rollout may have). The inserted ones are context and not trained on; those before and after them are."""
 
     def __init__(self, inserted: list[int], length: int | None = None) -> None:
         self._inserted, self._length = inserted, length
 
-    def goes_on(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+    def is_continued(self, tokens: Sequence[int], sampling: Sampling) -> bool:
         """Return whether a completion is continued."""
         raise NotImplementedError
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         made = super().complete(prompt_ids, images, fields, sampling)
-        open_rows = [n for n, part in enumerate(made) if self.goes_on(part.tokens, sampling)]
+        open_rows = [n for n, part in enumerate(made) if self.is_continued(part.tokens, sampling)]
         if sampling.all_processes(not open_rows):
             return made
         rows = open_rows or [0]  # another process has some: this one takes part and drops its own
@@ -133,7 +133,7 @@ class TwoTurnRollouts(ContinuedRollouts):
         self._tokenizer = processor.tokenizer
         super().__init__(user_turn(processor, followup))
 
-    def goes_on(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+    def is_continued(self, tokens: Sequence[int], sampling: Sampling) -> bool:
         if self._inserted[0] in sampling.ends:  # the first turn has its end token already
             self._inserted = self._inserted[1:]
         return tokens[-1] in sampling.ends
@@ -156,7 +156,7 @@ class ForcedAnswerRollouts(ContinuedRollouts):
         self._tokenizer, self._opening = processor.tokenizer, thinking_opening(processor)
         super().__init__(closing_tokens(processor, closing), length)
 
-    def goes_on(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+    def is_continued(self, tokens: Sequence[int], sampling: Sampling) -> bool:
         """Return whether a completion is cut within its thinking."""
         text = self._opening + str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
         return tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
