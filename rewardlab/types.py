@@ -95,7 +95,8 @@ class PreferencePair:
     shown their frames (:func:`rewardlab.data.rows.with_frames`). ``ratings`` are single people's choices, ``systems`` the
     models that wrote the two responses ("": not known). No judge and no rater is shown their names. ``truth`` is what a rule
     compares responses with, if not the preferred one's final answer: tests of a program, constraints, an answer ("": none).
-    ``criteria`` are part of what a judge is asked; without any it chooses its own. ``others`` are further responses of a list,
+    ``criteria`` belong to the question; a judge without any
+    chooses its own. ``others`` are further responses of a list,
     the better ones first, none of them better than the preferred one; judges of pairs do not see them. ``provenance`` names
     recipe and source row: ``rlaif_v:3f2a...``.
     """

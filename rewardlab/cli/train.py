@@ -193,10 +193,13 @@ class RMOptions(TrainOptions):
 
 @command(app, "rm", rich_help_panel=TRAINING)
 def rm_command(options: RMOptions) -> None:
-    """Train a scalar reward model (Bradley-Terry): one number for one response, given its question and images.
+    """Train a reward model (Bradley-Terry): a number for each response, given its question and images.
 
-    Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab score` writes its scores for
-    `rewardlab bench run pairs --judge replay:FILE`.
+    By default each response is scored alone. With `template=plain` (or another one of pairs) or `template=ordering` (lists;
+    pairs with the column `others`) all are scored in one pass, and with `explain_weight=1` the model also learns the pairs'
+    judgments: it answers at once as `--judge head:OUT/final`, and explains as `--judge hf:OUT/final`.
+
+    Writes `OUT/final`; the same command resumes an interrupted run.
     """
     from rewardlab.config import RMConfig
 

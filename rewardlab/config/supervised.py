@@ -59,10 +59,19 @@ class DPOConfig(SFTConfig):
 
 
 class RMConfig(SFTConfig):
-    """A Bradley-Terry scalar head. ``batch_size`` counts responses, two per pair, so that a step reads as many sequences as one
-    of SFT; rates and batches are SFT's, for a comparison in which only the head differs."""
+    """A head that scores responses. ``batch_size`` counts sequences, two per pair, so that a step reads as many as one of SFT;
+    rates and batches are SFT's, for a comparison in which only the head differs.
 
-    template: str = Field("single", description="Prompt template of a single response.")
+    The template says what the head sees: one response (`single`), the two of a pair, each pair in both orders, or a whole list.
+    """
+
+    template: str = Field(
+        "single", description="Prompt template: of a single response, or of a pair (`plain`, ...) or a list (`ordering`)."
+    )
+    explain_weight: float = Field(
+        0.0, ge=0, description="Weight of the likelihood of the pairs' judgments: one backbone ranks and explains."
+    )
+    num_listed: int = Field(8, ge=2, le=26, description="Maximum responses of a list that the head scores (template of lists).")
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:

@@ -27,8 +27,8 @@ from rewardlab.judging.spec import (
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
 from rewardlab.prompts import DEFAULT_TEMPLATE, Template, load_template, require_one_turn
-from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SelfVerifying
-from rewardlab.verdicts.lists import LIST_FORMATS
+from rewardlab.samplers.base import HEADS, OPENAI, EngineOptions, Sampler, SelfVerifying
+from rewardlab.verdicts.lists import LIST_FORMATS, SCORES
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -104,6 +104,8 @@ def open_generative_judge(
     else:
         card = load_card(parsed.target, from_hub=True)
         template, stored = template_of_card(card, parsed.target, config.template), card_temperature(card, parsed.target)
+    if parsed.engine == HEADS:
+        template = replace(template, verdict_format=SCORES)
     by_probability = parsed.by_probability or (checkpoint is not None and template.verdict_format == "bare")
     if by_probability and template.verdict_format not in READ_BY_PROBABILITY:
         raise ConfigError(

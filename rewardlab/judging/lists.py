@@ -15,15 +15,15 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import build_messages
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, Verdict, VerdictStatus, Vote
-from rewardlab.verdicts.lists import LIST_FORMATS, SCALES, ListReading, compared, list_reading
-from rewardlab.verdicts.votes import judgment
+from rewardlab.verdicts.lists import LIST_FORMATS, SCALES, SCORES, ListReading, compared, list_reading
+from rewardlab.verdicts.votes import reduce_votes
 
 
 def scores_in(pair: PreferencePair, vote: Vote, list_format: str) -> tuple[ListReading, ...]:
     """Return what a vote's completion says of each of the pair's ``listed`` responses, in their order: their own scores, or the
     status that they have none by."""
     num = 2 + len(pair.others)
-    if list_format in SCALES:
+    if vote.completion.turns or list_format in SCALES:
         texts = vote.completion.turns
         if len(texts) != num:  # it failed or was cut off
             return (list_reading(vote.completion, list_format, 1),) * num
@@ -46,8 +46,10 @@ def _verdict(first: ListReading, second: ListReading) -> Verdict:
 def _vote_on(pair: PreferencePair, vote: Vote, list_format: str, match: tuple[int, int]) -> Vote:
     """Return what a vote says of two of the pair's responses: index 0 is the first of the match."""
     readings = scores_in(pair, vote, list_format)
-    first, second = match if vote.order is Order.GIVEN else match[::-1]
-    return replace(vote, verdict=_verdict(readings[first], readings[second]))
+    first, second = (readings[n] for n in (match if vote.order is Order.GIVEN else match[::-1]))
+    of_head = list_format == SCORES and first.scores is not None and second.scores is not None
+    margin = first.scores[0] - second.scores[0] if of_head and first.scores and second.scores else None
+    return replace(vote, verdict=_verdict(first, second), margin=margin)
 
 
 def matches_of(pair: PreferencePair, judged: Judgment, list_format: str) -> list[tuple[tuple[int, int], Judgment]]:
@@ -61,7 +63,7 @@ def matches_of(pair: PreferencePair, judged: Judgment, list_format: str) -> list
         votes = [_vote_on(pair, vote, list_format, match) for vote in judged.votes]
         if matches:
             votes = [replace(vote, completion=_without_costs(vote.completion)) for vote in votes]
-        matches.append((match, judgment(pair.pair_id, votes)))
+        matches.append((match, reduce_votes(pair.pair_id, votes)))
     return matches
 
 
@@ -76,7 +78,12 @@ class ListJudge(GenerativeJudge):
     @property
     def rates(self) -> bool:
         """Return whether it sees one response at a time."""
-        return self.template.verdict_format in SCALES
+        return self.template.shows_one
+
+    @property
+    def temperature(self) -> float:
+        """Return the sampling temperature; a head has none, its draws are equal."""
+        return 0.0 if self.template.verdict_format == SCORES else super().temperature
 
     @property
     def is_streaming(self) -> bool:
@@ -91,7 +98,8 @@ class ListJudge(GenerativeJudge):
     ) -> list[Judgment]:
         """Return the judgments; a rating judge draws ``num_votes`` ratings of every response for each order."""
         if not self.rates:
-            return super().compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
+            made = super().compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
+            return [reduce_votes(judged.pair_id, judged.votes) for judged in made]
         prompts = [self._alone(pair, n) for pair in pairs for n in range(2 + len(pair.others))]
         most = max(map(len, orders), default=0) * num_votes
         drawn = iter(self.sampler.sample(prompts, self.params(most, seed)) if most else ())
@@ -103,7 +111,7 @@ class ListJudge(GenerativeJudge):
                 for n, order in enumerate(pair_orders)
                 for draw in range(num_votes)
             ]
-            judgments.append(judgment(pair.pair_id, votes))
+            judgments.append(reduce_votes(pair.pair_id, votes))
         return judgments
 
     def _alone(self, pair: PreferencePair, n: int) -> tuple[Message, ...]:

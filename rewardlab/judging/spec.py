@@ -20,7 +20,7 @@ from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
 from rewardlab.models.model_config import video_policy_of
-from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
+from rewardlab.samplers.base import HEADS, HF, OPENAI, SAMPLING_KEYS, VLLM
 
 if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
@@ -41,6 +41,7 @@ _OPENAI_FORM = "openai:MODEL@URL (or URL,URL; openai:MODEL alone: at OPENAI_BASE
 ENGINES = {
     HF: JudgeEngine("rewardlab.samplers.hf", "hf:PATH (a checkpoint folder or hub id)", is_local=True),
     VLLM: JudgeEngine("rewardlab.samplers.vllm", "vllm:PATH (the same through vLLM)", is_local=True),
+    HEADS: JudgeEngine("rewardlab.samplers.head", "head:PATH (by the scores of a reward model)", is_local=True),
     OPENAI: JudgeEngine(
         "rewardlab.samplers.openai_api",
         _OPENAI_FORM,
@@ -105,6 +106,8 @@ class JudgeSpec:
         is_other = engine in others and engine != SERVED and rest == text
         if not target.strip() or not (engine in ENGINES or is_other):
             raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")
+        if engine == HEADS and (by_probability or verifies):
+            raise ConfigError(f"{text!r}: a head is read by its scores; expected head:PATH alone")
         if by_probability and not ENGINES[engine].is_local:
             raise ConfigError(f"{text!r}: {engine} gives no verdict probabilities; expected prob:PATH or prob:vllm:PATH")
         return JudgeSpec(engine, target, by_probability, verifies, temperature)
@@ -199,6 +202,7 @@ _REQUEST_KEYS = ("concurrency", "deadline_s", "reasoning_effort", "body", "max_t
 KEYS = {
     HF: {*_SAMPLING_KEYS, "batch_size", "engine_args"},
     VLLM: {*_SAMPLING_KEYS, "engine_args"},
+    HEADS: {"template", "batch_size"},
     OPENAI: {*_SAMPLING_KEYS, *_REQUEST_KEYS},
     SERVED: set[str](),
     "baseline": set[str](),

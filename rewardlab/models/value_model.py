@@ -1,9 +1,9 @@
 """A vision-language model with one number per token instead of logits.
 
 It is the critic of PPO and related methods, the process reward model, and the Bradley-Terry reward model: these differ in their
-targets and in the positions that are used.
+targets and in the positions that are used. A :class:`RankingModel` keeps its language model: it also explains.
 
-Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the completion.
+Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the completion, ``K`` responses of a list.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rewardlab.models.loading import load_config_of, read_model, without_zero3_i
 from rewardlab.models.padding import PassLimits, trim, untrim
 from rewardlab.models.vision_tower import prepare_vision_tower
 
-WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
+WEIGHTS, HEAD, CONFIG = "value_model.safetensors", "ranking_head.safetensors", "config.json"
 
 
 class ValueModel(nn.Module):
@@ -89,6 +89,77 @@ class ValueModel(nn.Module):
         """Return [N, L], one number after each token of the inputs, images included."""
         hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
         return self.head(hidden_NLD.to(self.head.weight.dtype))[..., 0].float()  # type: ignore[no-any-return]
+
+
+class RankingModel(nn.Module):
+    """A whole language model and a linear head, initialised with zeros, that scores the K responses of a prompt after its last
+    token, where all of them have been read: one model that ranks in one pass and explains when it is sampled (JRM, arXiv
+    2602.07533; all responses in one pass: MR², arXiv 2604.10966, which reads each at its own end).
+
+    Its folder is a checkpoint of the language model, with the head in a file of its own.
+    """
+
+    def __init__(self, language_model: Any, num_scores: int) -> None:
+        super().__init__()
+        self.language_model, self.config = language_model, language_model.config
+        self.head = nn.Linear(self.config.get_text_config().hidden_size, num_scores)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def from_pretrained(
+        cls, model: str, num_scores: int = 2, *, dtype: torch.dtype = torch.float32, attention: str = "auto"
+    ) -> RankingModel:
+        """Return the language model of checkpoint ``model`` with a new head of ``num_scores``, or with the one that
+        :meth:`save` wrote, whatever its size. Raise as :meth:`ValueModel.from_pretrained`."""
+        config = load_config_of(model)
+        in_16_bits = dtype != torch.float32 or precision.trains_in_bfloat16()
+        kernel = choose_attention(attention, config, in_16_bits=in_16_bits)
+        language_model = read_model(model, dtype=dtype, attn_implementation=kernel)
+        prepare_vision_tower(language_model.model)
+        path = Path(model) / HEAD
+        if not path.exists():
+            return cls(language_model, num_scores)
+        try:
+            weights = load_file(path)
+            made = cls(language_model, len(weights["bias"]))
+            made.head.load_state_dict(weights)
+        except (RuntimeError, SafetensorError, KeyError) as error:
+            raise CheckpointError(f"{path}: does not fit config.json ({str(error)[:300]})") from error
+        return made
+
+    @classmethod
+    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> RankingModel:
+        """Return a saved model on ``device`` for inference, as :meth:`ValueModel.for_scoring`."""
+        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+        return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
+
+    def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+        """Write the language model, and then the head, into ``folder``; ``state``: weights that were gathered already."""
+        weights = self.state_dict() if state is None else state
+        parts: dict[str, dict[str, Tensor]] = {"language_model": {}, "head": {}}
+        for name, value in weights.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = value
+        self.language_model.save_pretrained(folder, state_dict=parts["language_model"])
+        save_file({name: value.detach().cpu().contiguous() for name, value in parts["head"].items()}, folder / HEAD)
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return bool(self.language_model.is_gradient_checkpointing)
+
+    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        enable = getattr(self.language_model, "activation_checkpointing_enable", None)  # transformers' newer name of it
+        (enable or self.language_model.gradient_checkpointing_enable)(*args, **kwargs)
+
+    def forward(self, reads: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor]:
+        """Return [N, K] scores and [N, L, D] hidden states. ``reads`` [N] are the places of the tokens after which the scores
+        are read; None: the last ones."""
+        hidden_NLD = self.language_model.model(**inputs, use_cache=False).last_hidden_state
+        rows = torch.arange(len(hidden_NLD), device=hidden_NLD.device)
+        last = hidden_NLD.shape[1] - 1
+        hidden_ND = hidden_NLD[rows, torch.full_like(rows, last) if reads is None else reads]
+        return self.head(hidden_ND.to(self.head.weight.dtype)).float(), hidden_NLD
 
 
 def completion_values(

@@ -14,7 +14,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts.sanitize import sanitize
 from rewardlab.types import IMAGE_MARK, Criterion, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.formats import READERS, format_id, reader_of
-from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES
+from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES, SCORES
 
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
@@ -22,7 +22,7 @@ from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
-# checklist_turns: a checklist in two turns, its checks and then their verification; what a judge is asked second is a followup.
+# checklist_turns: a checklist in two turns, its checks and then their verification, which a followup asks for.
 # rating, best, ordering: one response alone, or a list of any number (rewardlab.verdicts.lists).
 # Every verdict format is a template too: words that ask for exactly that form.
 TEMPLATE_FORMATS = {
@@ -33,7 +33,7 @@ TEMPLATE_FORMATS = {
     "single": "unread",
     "answer": "unread",
     "checklist_turns": "checklist",
-    **{name: name for name in LIST_FORMATS},
+    **{name: name for name in LIST_FORMATS if name != SCORES},
 }
 _FOLLOWUPS = {"checklist_turns": "checklist_verify.txt"}
 DEFAULT_TEMPLATE = "r1_reward"
@@ -58,11 +58,21 @@ class Template:
     followup: str = ""
 
     @property
+    def is_list(self) -> bool:
+        """Return whether its prompt shows a whole list."""
+        return "{answers}" in self.text
+
+    @property
+    def shows_one(self) -> bool:
+        """Return whether its prompt shows one response alone."""
+        return "{first}" in self.text and "{second}" not in self.text
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """Return the slots that its text must have, each once."""
         if self.verdict_format in SCALES:
             return ("{question}", "{first}")
-        lists = self.verdict_format in LIST_FORMATS
+        lists = self.verdict_format in LIST_FORMATS and self.verdict_format != SCORES
         return ("{question}", "{answers}") if lists else ("{question}", "{first}", "{second}")
 
     def text_of(self, num: int) -> str:
@@ -185,7 +195,7 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
     and a response with images its own. Raise DataError if a response with images has more or fewer places than these.
     """
     (first, second), (of_first, of_second) = pair.shown(order), pair.shown_images(order)
-    in_list = [pair.listed[n] for n in pair.places(order)] if "{answers}" in template.text else []
+    in_list = [pair.listed[n] for n in pair.places(order)] if template.is_list else []
     if len(in_list) > MAX_LISTED:
         raise DataError(f"{pair.pair_id}: a list has {len(in_list)} responses; expected at most {MAX_LISTED}, a letter each")
     words = template.text_of(len(in_list))

@@ -9,6 +9,7 @@ about 0, and k2 or k3 as a reward would punish the square of what k1 measures.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -240,6 +241,17 @@ def mean_of_tokens(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
 def sum_over_constant(values_NT: Tensor, mask_NT: Tensor, length: int) -> Tensor:
     """Sum over a rollout's tokens by one constant ``length``, then mean over rollouts (Dr. GRPO, arXiv 2503.20783)."""
     return ((values_NT * mask_NT).sum(1) / length).mean()
+
+
+def ranking_loss(scores_NK: Tensor, places: Sequence[Sequence[int]]) -> Tensor:
+    """Mean over rows of the Bradley-Terry loss of every two responses. ``places[n]`` are those of row n, from the best to the
+    worst; of two responses it is :func:`bradley_terry_loss`."""
+    losses = []
+    for scores_K, order in zip(scores_NK, places, strict=True):
+        ranked = scores_K[list(order)]
+        above, below = torch.triu_indices(len(order), len(order), 1, device=ranked.device)
+        losses.append(softplus(ranked[below] - ranked[above]).mean())
+    return torch.stack(losses).mean()
 
 
 def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 UNREADABLE = "unreadable prompt"  # begins the error of a completion whose prompt a sampler cannot take
-HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
+HF, VLLM, OPENAI, HEADS = "hf", "vllm", "openai", "head"  # engines, as specifications of judges name them
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""A scalar reward model: one number for one response, fitted to preferences by the Bradley-Terry likelihood.
+"""Reward models: a head that scores responses, fitted to preferences by the Bradley-Terry likelihood.
 
-Each response is shown alone, with the images and the question, and scored after the last token of its prompt. TRL's
-RewardTrainer tokenizes text only and has no way for an image, so the trainer is our own: transformers' Trainer around a
-ValueModel.
+A scalar head (template `single`) sees each response alone, with the images and the question. With a template of pairs or lists
+all responses are in one prompt and the head has a number for each place: the model keeps its language model, and with
+``explain_weight`` it learns the pairs' judgments too, in the same pass: it answers at once and explains when it is sampled.
+Scores are read after the last token of the prompt. TRL's RewardTrainer tokenizes text only and has no way for an image, so the
+trainers are our own: transformers' Trainer around a ValueModel or a RankingModel.
 
-Shapes: ``B`` pairs.
+Shapes: ``B`` pairs, ``N`` rows, ``L`` tokens, ``K`` places.
 """
 
 from __future__ import annotations
@@ -17,31 +19,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pair_table import pair_facts, select_pairs
-from rewardlab.errors import CheckpointError, DataError
+from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.judging.lists import ListJudge
 from rewardlab.judging.margins import likelier_verdict
 from rewardlab.models.checkpoints import template_for
 from rewardlab.models.families import always_run_vision_tower
 from rewardlab.models.loading import freeze, load_processor, this_device
-from rewardlab.models.value_model import WEIGHTS, ValueModel
+from rewardlab.models.value_model import WEIGHTS, RankingModel, ValueModel
 from rewardlab.processes import num_processes
-from rewardlab.prompts import Template, load_template
+from rewardlab.prompts import Template, build_messages, load_template, require_one_turn
+from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.rewards.pairwise import score_responses, single_response_prompt
-from rewardlab.rl.objectives import bradley_terry_loss
-from rewardlab.samplers.hf import encode
+from rewardlab.rl.objectives import bradley_terry_loss, ranking_loss
+from rewardlab.samplers.head import HeadSampler, head_template
+from rewardlab.samplers.hf import append_answers, encode, special_tokens, thinking_opening
 from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import count_ties, leave_out_unreadable, pairs_named
 from rewardlab.training.run.length_grouping import NUM_IMAGES, LengthGroupingMixin, RowLayout
-from rewardlab.training.run.preflight import drop_too_long, processor_of
+from rewardlab.training.run.preflight import numbers_that_fit, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
+from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Judgment, Order, PreferencePair, Vote
+from rewardlab.verdicts.parse import continuation
 from rewardlab.verdicts.votes import judgment
 
 
@@ -82,6 +89,124 @@ class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixi
         return bradley_terry_loss(chosen_B, rejected_B) * self.part_frac
 
 
+class RankedRows(Sequence[tuple[PreferencePair, Order]]):
+    """Labelled pairs, each in both orders, read as rows are taken."""
+
+    def __init__(self, pairs: Sequence[PreferencePair]) -> None:
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return 2 * len(self._pairs)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[n] for n in range(*number.indices(len(self)))]
+        return self._pairs[number // 2], BOTH_ORDERS[number % 2]
+
+
+class RankedCollator:
+    """Makes model inputs of rows: prompts, left-padded, with the judgment of the pair behind that of its order, if it is to be
+    learnt. ``labels`` [N, L] are the judgment's tokens, else -100; ``reads`` [N, L] is 1 at the last token of the prompt;
+    ``ranks`` [N, L] has in the first tokens 1 + the places of the responses, from the best to the worst."""
+
+    def __init__(self, processor: Any, template: Template, *, explains: bool) -> None:
+        self._processor, self._template, self._explains = processor, template, explains
+        self._specials, self._opening = special_tokens(processor.tokenizer), thinking_opening(processor)
+
+    def __call__(self, rows: Sequence[tuple[PreferencePair, Order]]) -> dict[str, Tensor]:
+        prompts = [build_messages(pair, order=order, template=self._template) for pair, order in rows]
+        tokenizer = self._processor.tokenizer
+        answers = [self._answer(pair) if pair.order is order else [] for pair, order in rows]
+        with pairs_named([pair for pair, _ in rows]):
+            inputs = append_answers(dict(encode(self._processor, prompts)), answers, tokenizer.pad_token_id)
+        ids_NL, mask_NL = inputs["input_ids"], inputs["attention_mask"]
+        labels_NL, reads_NL, ranks_NL = torch.full_like(ids_NL, -100), torch.zeros_like(ids_NL), torch.zeros_like(ids_NL)
+        for n, ((pair, order), answer) in enumerate(zip(rows, answers, strict=True)):
+            end, begin = ids_NL.shape[1] - len(answer), int(mask_NL[n].argmax())
+            labels_NL[n, end:] = ids_NL[n, end:]
+            reads_NL[n, end - 1] = 1
+            places = ranked_places(pair, order)
+            ranks_NL[n, begin : begin + len(places)] = torch.tensor(places) + 1
+        num_images = torch.tensor([sum(len(message.images) for message in prompt) for prompt in prompts])
+        return {**inputs, "labels": labels_NL, "reads": reads_NL, "ranks": ranks_NL, NUM_IMAGES: num_images}
+
+    def _answer(self, pair: PreferencePair) -> list[int]:
+        if not (self._explains and pair.judgment):
+            return []
+        tokenizer, text = self._processor.tokenizer, completion_to_learn(pair.judgment, self._specials)
+        ids: list[int] = tokenizer.encode(continuation(text, self._opening), add_special_tokens=False)
+        return [*ids, tokenizer.eos_token_id]
+
+
+def ranked_places(pair: PreferencePair, order: Order) -> list[int]:
+    """Return where a list shows the responses of a labelled pair, from the best to the worst."""
+    assert pair.preferred is not None
+    ranked = (pair.preferred, 1 - pair.preferred, *range(2, 2 + len(pair.others)))
+    places = pair.places(order)
+    return [places.index(n) for n in ranked]
+
+
+class RankingTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
+    """Fits a RankingModel; logs the share of rows whose best response has the highest score, and the likelihood of judgments
+    (``explain_loss``, nats per token)."""
+
+    def __init__(self, *args: Any, explain_weight: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model_accepts_loss_kwargs, self._explain_weight = False, explain_weight
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        labels_NL, reads_NL, ranks_NL = inputs.pop("labels"), inputs.pop("reads"), inputs.pop("ranks")
+        scores_NK, hidden_NLD = model(reads=reads_NL.argmax(1), **inputs)
+        places = [(row[row > 0] - 1).tolist() for row in ranks_NL]
+        first_N = torch.stack(
+            [row[: max(order) + 1].argmax() == order[0] for row, order in zip(scores_NK, places, strict=True)]
+        )
+        self.add_means({"accuracy": first_N})
+        loss = ranking_loss(scores_NK, places)
+        if self._explain_weight:
+            losses_N = self._explanations(model, hidden_NLD, labels_NL)
+            learnt_N = (labels_NL != -100).any(1)
+            if learnt_N.any():
+                self.add_means({"explain_loss": losses_N[learnt_N].detach()})
+            loss = loss + self._explain_weight * losses_N.mean()
+        return loss * self.part_frac
+
+    def _explanations(self, model: Any, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
+        """Return [N] mean negative log-likelihoods of the judgments' tokens; 0 for a row without one."""
+        learnt_NL = labels_NL[:, 1:] != -100
+        head = self.accelerator.unwrap_model(model).language_model.get_output_embeddings()
+        logits_TV = head(hidden_NLD[:, :-1][learnt_NL]).float()
+        losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
+        rows_T = learnt_NL.nonzero()[:, 0]
+        sums_N = losses_T.new_zeros(len(labels_NL)).index_add(0, rows_T, losses_T)
+        return sums_N / learnt_NL.sum(1).clamp(min=1)
+
+
+def build_ranking_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> RankingTrainer:
+    """Return the trainer of a head on prompts that show all responses. Raise ConfigError for an unknown template."""
+    arguments = supervised_arguments(config, out) | {"gradient_checkpointing": False, "remove_unused_columns": False}
+    template = load_template(config.template)
+    training_arguments = TrainingArguments(**arguments)  # before the model: ZeRO-3 deals its weights out as they are read
+    num_scores = config.num_listed if template.is_list else 2
+    model = RankingModel.from_pretrained(config.model, num_scores, attention=config.attn_implementation)
+    freeze(model, config.freeze)
+    if num_processes() > 1:
+        always_run_vision_tower(model, processor)
+    if config.gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    return RankingTrainer(
+        model=model.train(),
+        args=training_arguments,
+        train_dataset=RankedRows(pairs),
+        data_collator=RankedCollator(processor, template, explains=config.explain_weight > 0),
+        layout=RowLayout.of(processor, "left"),
+        micro_batch_tokens=config.micro_batch_tokens,
+        explain_weight=config.explain_weight,
+    )
+
+
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
     """Return the trainer of a config on labelled pairs. Raise ConfigError for an unknown template."""
     arguments = supervised_arguments(config, out) | {
@@ -110,19 +235,31 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
     """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/pairwise.py`` and ``ValueModel`` read.
     Raise DataError without labels, ConfigError for a finished or different run in ``out``."""
-    template = load_template(config.template)
+    template = require_one_turn(load_template(config.template), "a reward model")
+    if template.shows_one and config.explain_weight:
+        raise ConfigError(
+            f"explain_weight: template {template.name} shows one response alone, which no judgment of a pair explains; use "
+            "template=plain, or another one of pairs or lists"
+        )
     count_ties(pairs)
     readable = leave_out_unreadable(pairs, out)
     held_out = hold_out(readable.pairs, config, template, num_left_out=readable.num_labelled_left_out)
-    kept = drop_too_long(labelled(held_out.trained), config, template, out)
+    ranked = labelled(held_out.trained)
+    most = max((2 + len(pair.others) for _, pair in light_pairs(ranked)), default=2) if template.is_list else 2
+    if most > config.num_listed:
+        raise DataError(f"a list has {most} responses, more than num_listed {config.num_listed}; raise it")
+    learnt = (lambda pair: pair.judgment) if config.explain_weight else (lambda pair: "")
+    kept = select_pairs(ranked, numbers_that_fit(ranked, config, template, out, answer=learnt))
     readable = readable.without_long(kept)
 
     def build(resume: str | None) -> Built:
         processor = processor_of(config)
-        trainer = build_reward_trainer(kept, config, processor, out)
+        make = build_reward_trainer if template.shows_one else build_ranking_trainer
+        trainer: Any = make(kept, config, processor, out)
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", config=config))
 
-    evaluation = plan_evaluation(held_out.evaluated, config, template, judge=scalar_judge(template))
+    judge = scalar_judge(template) if template.shows_one else ranking_judge(template)
+    evaluation = plan_evaluation(held_out.evaluated, config, template, judge=judge)
     data = readable.known_as(readable.fingerprint + held_out.fingerprint)
     return run_stage(Stage("rm", config, out, data, 2 * len(kept), build, evaluation=evaluation, readable=readable))
 
@@ -135,6 +272,16 @@ def scalar_judge(template: Template) -> JudgePairs:
         verdicts = [likelier_verdict(margin, float(math.isfinite(margin))) for margin in margins]
         votes = [Vote(Order.GIVEN, verdict, Completion("", FinishReason.STOP)) for verdict in verdicts]
         return [judgment(pair.pair_id, [vote]) for pair, vote in zip(pairs, votes, strict=True)]
+
+    return judge
+
+
+def ranking_judge(template: Template) -> JudgePairs:
+    """Return what judges pairs by the head of a RankingModel, in both orders."""
+
+    def judge(model: Any, processor: Any, pairs: Sequence[PreferencePair]) -> list[Judgment]:
+        built = ListJudge(HeadSampler(model, processor), head_template(template))
+        return built.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
 
     return judge
 

@@ -7,6 +7,7 @@ no scores. Letters name responses in the order shown: A is the first one.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from rewardlab.verdicts.places import after_thinking, last_line, statements_of
 LETTERS = ascii_uppercase
 MAX_LISTED = len(LETTERS)
 SCALES = {"rating": (1, 10), "rating_5": (1, 5), "rating_100": (0, 100)}  # least and greatest rating
-LIST_FORMATS = (*SCALES, "best", "ordering")
+SCORES = "scores"  # of a head
+LIST_FORMATS = (*SCALES, "best", "ordering", SCORES)
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,23 @@ def read_ordering(text: str, num: int) -> ListReading:
     return ListReading(tuple(scores[letter] for letter in LETTERS[:num]), VerdictStatus.OK, "ordering")
 
 
+def read_scores(text: str, num: int) -> ListReading:
+    """Read a last line of finite numbers, the scores of a head (:mod:`rewardlab.samplers.head`): the first ``num`` of its
+    places."""
+    try:
+        scores = tuple(map(float, last_line(text).split()))
+    except ValueError:
+        return _none("no_scores")
+    if len(scores) < num or not all(map(math.isfinite, scores)):
+        return _none("no_scores")
+    return ListReading(scores[:num], VerdictStatus.OK, SCORES)
+
+
 _READERS: dict[str, Callable[[str, int], ListReading]] = {
     **{name: partial(read_rating, scale=scale) for name, scale in SCALES.items()},
     "best": read_best,
     "ordering": read_ordering,
+    SCORES: read_scores,
 }
 
 
@@ -105,6 +120,8 @@ def write_list(list_format: str, scores: Sequence[float], reasoning: str) -> str
     """Return a judgment that :func:`list_reading` reads as responses in this order; the inverse for ratings of one response."""
     if list_format in SCALES:
         return f"{reasoning}\n{scores[0]:g}"
+    if list_format == SCORES:
+        return " ".join(map(repr, scores))
     if list_format == "best":
         return f"{reasoning}\n[[{LETTERS[max(range(len(scores)), key=scores.__getitem__)]}]]"
     tiers = [[LETTERS[n] for n, score in enumerate(scores) if score == value] for value in sorted({*scores}, reverse=True)]

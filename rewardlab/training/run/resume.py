@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
 from rewardlab.models.loading import read_model
-from rewardlab.models.value_model import ValueModel
+from rewardlab.models.value_model import RankingModel, ValueModel
 from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.parallel import is_lost_peer
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
@@ -140,20 +140,20 @@ class StrictResumeMixin:
 
 
 class ValueModelMixin:
-    """Mixed into a Trainer of a :class:`ValueModel`: saved as its folder, read back whole; DeepSpeed's and FSDP's shards have
-    their own loaders."""
+    """Mixed into a Trainer of a :class:`ValueModel` or a :class:`RankingModel`: saved as its folder, read back whole;
+    DeepSpeed's and FSDP's shards have their own loaders."""
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if self.args.should_save:  # type: ignore[attr-defined]
-            model: ValueModel = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
+            model: ValueModel | RankingModel = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
             model.save(Path(output_dir or self.args.output_dir), state_dict)  # type: ignore[attr-defined]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # type: ignore[attr-defined]
             super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
             return
-        saved = ValueModel.from_pretrained(resume_from_checkpoint)
         mine = self.accelerator.unwrap_model(model or self.model)  # type: ignore[attr-defined]
+        saved = type(mine).from_pretrained(resume_from_checkpoint)
         mine.load_state_dict(saved.state_dict())
 
 

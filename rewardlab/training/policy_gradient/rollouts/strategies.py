@@ -94,8 +94,8 @@ class TruncatedRollouts:
 
 
 class ContinuedRollouts(WholeRollouts):
-    """Whole rollouts; those that :meth:`is_continued` are continued after the ``inserted`` tokens, by up to ``length`` tokens (None:
-    as many as a rollout may have). The inserted ones are context and not trained on; those before and after them are."""
+    """Whole rollouts; those that :meth:`is_continued` are continued after the ``inserted`` tokens, by up to ``length`` tokens
+    (None: as many as a rollout may have). The inserted ones are context and not trained on; those before and after them are."""
 
     def __init__(self, inserted: list[int], length: int | None = None) -> None:
         self._inserted, self._length = inserted, length
