@@ -162,14 +162,23 @@ def template_of(config: TrainConfig) -> Template:
 
 
 def data_facts(pairs: Sequence[PreferencePair], config: TrainConfig) -> DataFacts:
-    """Return the facts of a data set under a config; a sample of the pairs is read. Raise DataError or MediaError.""" held_out
-    = held_out_of(pairs, config) trained = trained_pairs(config, held_out.trained) sequences = num_sequences(config,
-    len(trained)) architecture = config_of(config.model) sample = _sample(config, architecture, trained, answers=type(config) is
-    SFTConfig or getattr(config, "explain_weight", 0) > 0) evaluated = _sample(config, architecture, held_out.evaluated,
-    answers=False) evaluated_lengths = evaluated.lengths(architecture) if evaluated else None return DataFacts( pairs=pairs,
-    sequences=sequences, steps=None if sequences is None else count_steps(config, sequences), sample=sample,
-    lengths=sample.lengths(architecture) if sample else None, held_out=HeldOutData(len(held_out.evaluated), evaluated_lengths)
-    if evaluated_lengths else None, )
+    """Return the facts of a data set under a config; a sample of the pairs is read. Raise DataError or MediaError."""
+    held_out = held_out_of(pairs, config)
+    trained = trained_pairs(config, held_out.trained)
+    sequences = num_sequences(config, len(trained))
+    architecture = config_of(config.model)
+    writes = type(config) is SFTConfig or (isinstance(config, RMConfig) and config.explain_weight > 0)
+    sample = _sample(config, architecture, trained, answers=writes)
+    evaluated = _sample(config, architecture, held_out.evaluated, answers=False)
+    evaluated_lengths = evaluated.lengths(architecture) if evaluated else None
+    return DataFacts(
+        pairs=pairs,
+        sequences=sequences,
+        steps=None if sequences is None else count_steps(config, sequences),
+        sample=sample,
+        lengths=sample.lengths(architecture) if sample else None,
+        held_out=HeldOutData(len(held_out.evaluated), evaluated_lengths) if evaluated_lengths else None,
+    )
 
 
 def held_out_of(pairs: Sequence[PreferencePair], config: TrainConfig) -> HeldOut:

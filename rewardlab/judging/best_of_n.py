@@ -58,8 +58,8 @@ class LoggedMatches:
             # the draws of a judge that is not batch invariant depend on all matches of the round
             numbers = missing if self._judge.is_batch_invariant else list(range(len(matches)))
             drawn_by = seed + turn * self._num_votes
-            shown = [(prompts[matches[n][0]], matches[n][1]) for n in numbers]
-            pairs = [prompt.listed() if self._whole else prompt.pair(*match) for prompt, match in shown]
+            chosen = [(prompts[matches[n][0]], matches[n][1]) for n in numbers]
+            pairs = [prompt.listed() if self._whole else prompt.pair(*match) for prompt, match in chosen]
             requests = [PairRequest(pair, BOTH_ORDERS, drawn_by) for pair in pairs]
             answered = [set(votes[n]) for n in numbers]
             for batch, _ in ask_missing(self._judge, requests, answered, self._num_votes):

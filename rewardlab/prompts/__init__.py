@@ -48,8 +48,8 @@ class Template:
     {answers}, and the verdict format it asks for.
 
     Images come before the text, in training as in inference. ``hash`` names all of this: it is stored in a checkpoint and
-    checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on. ``followup`` is what
-    the judge is asked in a second turn, "" if its judgment is one turn.
+    checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on. ``followup`` is
+    the prompt of a second turn, "" if a judgment is one turn.
     """
 
     name: str

@@ -125,7 +125,7 @@ class RankedCollator:
             end, begin = ids_NL.shape[1] - len(answer), int(mask_NL[n].argmax())
             labels_NL[n, end:] = ids_NL[n, end:]
             reads_NL[n, end - 1] = 1
-            places = ranked_places(pair, order)
+            places = best_first(pair, order)
             ranks_NL[n, begin : begin + len(places)] = torch.tensor(places) + 1
         num_images = torch.tensor([sum(len(message.images) for message in prompt) for prompt in prompts])
         return {**inputs, "labels": labels_NL, "reads": reads_NL, "ranks": ranks_NL, NUM_IMAGES: num_images}
@@ -138,7 +138,7 @@ class RankedCollator:
         return [*ids, tokenizer.eos_token_id]
 
 
-def ranked_places(pair: PreferencePair, order: Order) -> list[int]:
+def best_first(pair: PreferencePair, order: Order) -> list[int]:
     """Return where a list shows the responses of a labelled pair, from the best to the worst."""
     assert pair.preferred is not None
     ranked = (pair.preferred, 1 - pair.preferred, *range(2, 2 + len(pair.others)))

@@ -25,7 +25,7 @@ from rewardlab.training.reward_model import (
     RankedRows,
     RankingTrainer,
     build_ranking_trainer,
-    ranked_places,
+    best_first,
     train_reward_model,
 )
 from rewardlab.types import BOTH_ORDERS, Choice, Order, PreferencePair, choice_of
@@ -98,7 +98,7 @@ def test_rows_are_both_orders(pairs: list[PreferencePair]) -> None:
     listed = replace(pairs[1], others=("c", "d"))
     for order in BOTH_ORDERS:
         texts = [listed.listed[n][0] for n in listed.places(order)]
-        ranked = [texts[place] for place in ranked_places(listed, order)]
+        ranked = [texts[place] for place in best_first(listed, order)]
         assert ranked == [listed.responses[1], listed.responses[0], "c", "d"]
 
 
