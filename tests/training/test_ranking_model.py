@@ -24,8 +24,8 @@ from rewardlab.training.reward_model import (
     RankedCollator,
     RankedRows,
     RankingTrainer,
-    build_ranking_trainer,
     best_first,
+    build_ranking_trainer,
     train_reward_model,
 )
 from rewardlab.types import BOTH_ORDERS, Choice, Order, PreferencePair, choice_of
