@@ -6,9 +6,9 @@ one. On the *prompt side* they are ``first`` and ``second`` as shown; an :class:
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 
 
 class Order(StrEnum):
@@ -96,8 +96,8 @@ class PreferencePair:
     models that wrote the two responses ("": not known). No judge and no rater is shown their names. ``truth`` is what a rule
     compares responses with, if not the preferred one's final answer: tests of a program, constraints, an answer ("": none).
     ``criteria`` belong to the question; a judge without any
-    chooses its own. ``others`` are further responses of a list,
-    the better ones first, none of them better than the preferred one; judges of pairs do not see them. ``provenance`` names
+    chooses its own. ``others`` are further responses of a list, the better ones first, all of them worse than the two;
+    judges of pairs do not see them. ``provenance`` names
     recipe and source row: ``rlaif_v:3f2a...``.
     """
 
@@ -150,13 +150,14 @@ class PreferencePair:
         return tuple(zip((*self.responses, *self.others), images, strict=True))
 
     def places(self, order: Order) -> tuple[int, ...]:
-        """Return the indices of :attr:`listed` in the order that a list shows them. Others have a place drawn by the pair's id;
-        the two exchange theirs under the other order."""
-        indices = list(range(2 + len(self.others)))
-        if self.others:
-            random.Random(f"list {self.pair_id}").shuffle(indices)
-        exchanged = {0: 1, 1: 0} if order is Order.SWAPPED else {}
-        return tuple(exchanged.get(index, index) for index in indices)
+        """Return the indices of :attr:`listed` in the order that a list shows them: drawn by the content, with response 0
+        before response 1, and the reverse of it under the other order. A swapped pair is shown alike."""
+        if not self.others:
+            return (0, 1) if order is Order.GIVEN else (1, 0)
+        keys = [f"{self.question}\0{text}".encode(errors="surrogatepass") for text in (*self.responses, *self.others)]
+        indices = sorted(range(len(keys)), key=lambda n: sha256(keys[n]).digest())
+        is_given = indices.index(0) < indices.index(1)
+        return tuple(indices if is_given == (order is Order.GIVEN) else reversed(indices))
 
     def shown_images(self, order: Order) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """Return the images within the two responses, in the order they are shown."""

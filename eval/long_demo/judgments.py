@@ -69,7 +69,8 @@ def line_text(read: str, line: Line, before: State, after: State, claims: tuple[
     return f"{label} {read}, {words_of(before)}, {state}; first {first}; second {second}."
 
 
-def _read(rng: random.Random, number: int, case: Case, misled: float, slip: float) -> Line:
+def read_line(rng: random.Random, number: int, case: Case, misled: float, slip: float) -> Line:
+    """Return a line as a teacher reads it: true, as in the other solution's sheet, or with another digit."""
     true, other = case.sheet.lines[number], case.other.lines[number]
     if other != true and rng.random() < misled:
         return other
@@ -82,7 +83,7 @@ def careful_pass(rng: random.Random, case: Case, teacher: Teacher, level: int, n
     """Return the sentences of one pass over the first ``num_lines`` lines, and with how many states each solution agrees."""
     task, state, confirmed, texts, agreed = TASKS[case.sheet.task], TASKS[case.sheet.task].start, [0, 0], list[str](), True
     for number, (true, claims) in enumerate(zip(case.sheet.lines[:num_lines], case.claims, strict=False)):
-        line = _read(rng, number, case, teacher.misled[level - 1], teacher.slip)
+        line = read_line(rng, number, case, teacher.misled[level - 1], teacher.slip)
         if not is_writable(task.step(state, line)):
             line = true
         if not is_writable(task.step(state, line)):  # after a slip the sum may leave what can be written

@@ -8,6 +8,8 @@ two seeds are different.
 from __future__ import annotations
 
 import hashlib
+import random
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -22,22 +24,30 @@ import torch
 from pydantic import BaseModel
 
 from eval.long_demo.build import FOLDER
-from eval.long_demo.judgments import WAIT, check_steps, short_judgment, verdict_only
+from eval.long_demo.checks import TEMPLATE, check_solutions, distil_checks, is_true, with_criteria_that_disagree
+from eval.long_demo.judgments import WAIT, Teacher, check_steps, short_judgment, verdict_only
 from eval.studies.method_evaluation import labeled
 from eval.studies.method_trials import MethodContext
 from eval.studies.methods import Arm, Settings
 from eval.studies.study import NUM_THREADS, Trial, digest, make_once
-from rewardlab.config import PRMConfig, SFTConfig, load_config
-from rewardlab.demo.build import TRUTHS
+from rewardlab.config import PRMConfig, RLConfig, SFTConfig, load_config
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.demo.build import BASE, TRAIN, TRUTHS
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.accuracy import any_correct_score, micro
 from rewardlab.models.checkpoints import commit
+from rewardlab.models.families import end_token_ids
+from rewardlab.prompts import build_messages
+from rewardlab.rewards.judgment import checks_term, terms_of
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.prm import train_prm
-from rewardlab.training.run.folder import FINAL
+from rewardlab.training.run.folder import FINAL, SAMPLES
 from rewardlab.training.sft import train_sft
-from rewardlab.types import Judgment, Order, PreferencePair, Vote
+from rewardlab.types import Choice, Judgment, Order, PreferencePair, Vote, choice_of
+from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding, checks_of
 
 RATE = 5e-5  # StableReinforce, seed 0, 300,000 tokens: sampled 75.5 % at 1e-4, 72.8 % at 3e-5 with more true lines; at 3e-4
 # reading gets worse after 150,000 tokens
@@ -58,8 +68,9 @@ SETTINGS = Settings(
     verify_pairs=1500,
     verify_max_tokens=768,
 )
+CHECKS = "checks"  # folder of a judge that writes checklists, and the start of its arms
 FORMS = {"verdict": verdict_only, "short": short_judgment}  # of judgments: other starts than the SFT judge
-SFT, TAUGHT_STEPS = FOLDER / "sft.yaml", 300
+SFT, TAUGHT_STEPS, CHECK_STEPS = FOLDER / "sft.yaml", 300, 500
 PROCESS, PROCESS_VOTES = "process", 2  # folder of a process reward model, and votes of each pair that it learns from
 _STRESS = {"iterations": 4, "learning_rate": 4 * RATE}
 _TAIL = {"overlong_margin": 640}  # of 768 tokens: each beyond 128 costs a little
@@ -111,6 +122,15 @@ ARMS: dict[str, Arm] = {
     # Think, or answer at once.
     "answers": Arm("from a judge that answers at once", "stable_reinforce", start="verdict"),
     "short": Arm("from a judge that checks one line", "stable_reinforce", start="short"),
+    # Check before you choose: a judge that writes checklists, and what its checks are rewarded.
+    "checks": Arm("from a judge that checks", "stable_reinforce", start=CHECKS),
+    "checks_follow": Arm(
+        "and a reward for verdicts that follow", "stable_reinforce", {"follows_weight": 0.25}, start=CHECKS, against="checks"
+    ),
+    "checks_true": Arm("and a reward for right findings", "stable_reinforce", start=CHECKS, checks=0.5, against="checks"),
+    "checks_swap": Arm(
+        "and a reward for agreement of both orders", "stable_reinforce", {"swap_weight": 0.5}, start=CHECKS, against="checks"
+    ),
     # Process rewards, with true labels of steps.
     "reinforce": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
     "process_dense": Arm(
@@ -191,14 +211,61 @@ def _by_order(votes: Sequence[Vote]) -> list[list[Vote]]:
     return [of for order in Order if (of := [vote for vote in votes if vote.order is order])]
 
 
+def with_truths(truth: Truth, checks: Sequence[ClaimCheck]) -> list[tuple[ClaimCheck, bool]]:
+    """Return the checks whose truth is known, with it."""
+    known = [(check, is_true(truth, check)) for check in checks]
+    return [(check, truth_of) for check, truth_of in known if truth_of is not None]
+
+
+class CheckMetrics:
+    """What the votes and their checks say of a judge that writes checklists."""
+
+    def __init__(self, demo: Path) -> None:
+        self._demo = demo
+
+    @cached_property
+    def _truths(self) -> dict[str, Truth]:
+        return truths_of(self._demo)
+
+    def __call__(self, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
+        items, rows = labeled(judgments, pairs), []
+        for judgment, pair in zip(judgments, pairs, strict=True):
+            truth = self._truths[image_of(pair)]
+            for vote in judgment.votes:
+                checks = checks_of(vote.completion.text) or ()
+                known = [(check.finding is ClaimFinding.TRUE) is truth_of for check, truth_of in with_truths(truth, checks)]
+                rows.append((bool(checks), vote.verdict.choice is not None, known))
+        known = [right for *_, of in rows for right in of]
+        num = min(len(of) for item in items for of in _by_order(item.judgment.votes))
+        return {
+            "votes": {str(k): micro(items, k) for k in (1, 3, 5, 15, 64) if k <= num},
+            "any": {
+                str(k): float(np.mean([any_correct_score(item.tallies, k) for item in items])) for k in (5, 15) if k <= num
+            },
+            "readable": float(np.mean([readable for readable, *_ in rows])),
+            "follows": float(np.mean([follows for readable, follows, _ in rows if readable] or [0.0])),
+            "findings_true": float(np.mean(known)) if known else None,
+            "looks": float(np.mean([bool(of) for *_, of in rows])),
+        }
+
+
 class LongWorld(MethodContext):
     """The study of one seed's judge; its steps have labels."""
+
+    def _reward(self, trial: Trial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
+        """Return the reward of an arm whose checks are rewarded, by their truths."""
+        if not (weight := self.arms[trial.arm].checks):
+            return super()._reward(trial, config, model, out)
+        truths, by_image = {pair.pair_id: pair for pair in self.pairs}, truths_of(self.quickstart.run / "demo")
+        term = checks_term(lambda judged, check: is_true(by_image[image_of(truths[judged.pair_id])], check), weight)
+        scorer = JudgmentScorer(self.template.verdict_format, None)
+        return JudgmentReward(scorer, None, (*terms_of(config), term), ends=end_token_ids(model), samples=out / SAMPLES)
 
     def start_named(self, name: str) -> Path:
         """Return a checkpoint of the quickstart, or a judge of another form of judgments, taught once: by the SFT judge's
         recipe from the same base model, on the same pairs, for :data:`TAUGHT_STEPS`."""
         if name not in FORMS:
-            return super().start_named(name)
+            return self.judge if name == CHECKS else super().start_named(name)
         folder = self.out / name
 
         def make() -> dict[str, Any]:
@@ -248,12 +315,58 @@ def step_labels(truths: Mapping[str, Truth], pair: PreferencePair, vote: Vote) -
     return {"pair_id": pair.pair_id, "order": vote.order.value, "text": text, "ends": ends, "labels": labels}
 
 
+class CheckWorld(LongWorld):
+    """The study of a seed's judge that writes checklists."""
+
+    def measure(self, model: Any, *, last: bool, verify: bool = False) -> dict[str, Any]:
+        """Return a row of the table; ``last``: with what criteria that disagree and planted findings do to verdicts."""
+        row = super().measure(model, last=last, verify=verify)
+        return row | ({"reversed": self._reversed(model)} | self._planted(model) if last else {})
+
+    def _reversed(self, model: Any) -> float:
+        """Return the fraction of test pairs and orders whose greedy verdicts follow the heavier of two criteria that disagree,
+        whichever it is."""
+        followed = []
+        for weights in ((2, 1), (1, 2)):
+            pairs = [with_criteria_that_disagree(pair, weights) for pair in self.test]
+            judged = self.evaluator.judgments(model, pairs, 1, temperature=0.0)
+            followed.append(
+                [vote.winner == pair.preferred for pair, of in zip(pairs, judged, strict=True) for vote in of.votes]
+            )
+        return float(np.mean([all(both) for both in zip(*followed, strict=True)]))
+
+    def _planted(self, model: Any) -> dict[str, float]:
+        """Return the accuracy of the likelier verdict after a true checklist, and after one with every finding reversed."""
+        sampler, truths = HFSampler(model.eval(), self.processor, batch_size=256), truths_of(self.quickstart.run / "demo")
+        exact, scores = Teacher(shallow=(0.0,) * 3, misled=(0.0,) * 3, slip=0.0), {}
+        for name, planted in (("after_true_checks", False), ("after_false_checks", True)):
+            prompts, beginnings, firsts = [], [], []
+            for pair in self.test:
+                for order in Order:
+                    text = check_solutions(exact, truths[image_of(pair)], pair.shown(order), random.Random(0))
+                    begin = text[: text.rindex("<answer>") + len("<answer>")]
+                    prompts.append(build_messages(pair, order=order, template=self.template))
+                    beginnings.append(reversed_findings(begin) if planted else begin)
+                    firsts.append(choice_of(int(pair.preferred or 0), order) is Choice.FIRST)
+            margins, _ = sampler.verdict_margins(prompts, beginnings)
+            scores[name] = float(
+                np.mean([(margin > 0) == first for margin, first in zip(margins.tolist(), firsts, strict=True)])
+            )
+        return scores
+
+
+def reversed_findings(text: str) -> str:
+    """Return a checklist with true for false and false for true."""
+    return re.sub(r": (true|false)$", lambda match: f": {'false' if match[1] == 'true' else 'true'}", text, flags=re.MULTILINE)
+
+
 class LongContext:
     """The judges of all seeds: trial ``seed`` trains the one of ``run/seed``."""
 
     def __init__(self, run: Path, settings: Settings, out: Path) -> None:
         self._run, self._settings, self._out = run, settings, out
         self._worlds: dict[int, LongWorld] = {}
+        self._checking: dict[int, CheckWorld] = {}
         self._commit = commit()
 
     def world(self, seed: int) -> LongWorld:
@@ -267,6 +380,20 @@ class LongContext:
             self._worlds[seed] = world
         return self._worlds[seed]
 
+    def checking(self, seed: int) -> CheckWorld:
+        """Return the study of a seed's judge that writes checklists. It is taught once, as the SFT judge was, from the same
+        base model on checklists of the same pairs."""
+        if seed not in self._checking:
+            run, out = self._run / str(seed), self._out / "starts" / str(seed) / CHECKS
+            make_once(out / "made.json", lambda: teach_checks(run, out / "run", seed))
+            world = CheckWorld(out / "run", self._settings, out, ARMS)
+            world.evaluator = replace(world.evaluator, more=CheckMetrics(run / "demo"))
+            self._checking[seed] = world
+        return self._checking[seed]
+
+    def world_of(self, trial: Trial) -> LongWorld:
+        return self.checking(trial.seed) if ARMS[trial.arm].start == CHECKS else self.world(trial.seed)
+
     def identity(self) -> dict[str, Any]:
         """Return the settings; :meth:`world` checks that each seed's judge stays the same."""
         return {"settings": asdict(self._settings)}
@@ -279,11 +406,11 @@ class LongContext:
         """Nothing: the first trial of a seed opens its judge."""
 
     def config_of(self, trial: Trial) -> BaseModel:
-        return self.world(trial.seed).config_of(trial)
+        return self.world_of(trial).config_of(trial)
 
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train one arm from the judge of the trial's seed."""
-        world = self.world(trial.seed)
+        world = self.world_of(trial)
         record = world.run(trial)
         return {**record, "plain": self.start_of(trial.seed), "judge": digest(world.judge)}
 
@@ -291,6 +418,21 @@ class LongContext:
         """Return the scores of a seed's judge before RL, measured once."""
         world = self.world(seed)
         return make_once(self._out / "starts" / str(seed) / "scores.json", lambda: world.measure(world.model, last=True))
+
+
+def teach_checks(source: Path, run: Path, seed: int) -> dict[str, Any]:
+    """Make the folder of a quickstart whose SFT judge writes checklists, of the pairs and the base model of ``source``."""
+    began = time.process_time()
+    shutil.rmtree(run, ignore_errors=True)  # of a training that was interrupted
+    (run / "distill").mkdir(parents=True)
+    (run / "demo").symlink_to((source / "demo").resolve(), target_is_directory=True)
+    pairs, by_image = read_pairs(source / "demo" / TRAIN), truths_of(source / "demo")
+    truths, path = {pair.pair_id: by_image[image_of(pair)] for pair in pairs}, run / "distill" / "distilled.parquet"
+    write_parquet(distil_checks(pairs, truths, seed), path)
+    keys = {"model": str(source / "demo" / BASE), "template": TEMPLATE, "seed": seed, "max_steps": CHECK_STEPS}
+    config = load_config(SFTConfig, SFT, **keys)
+    train_sft(read_pairs(path), config, run / "sft")
+    return {"cpu_s": round(time.process_time() - began, 1)}
 
 
 def check_runs(run: Path, seeds: int) -> None:

@@ -27,6 +27,8 @@ COLUMNS = {  # of a row: title, scale, digits
     "all_true": ("all lines true", 100, 1),
     "lines_follow": ("lines that follow", 100, 1),
     "waits": ('with "wait"', 100, 1),
+    "follows": ("verdicts that follow", 100, 1),
+    "findings_true": ("right findings", 100, 1),
     "length": ("tokens", 1, 0),
     "length_reasoned": ("tokens if it reasons", 1, 0),
     "length_95": ("95 % of tokens", 1, 0),

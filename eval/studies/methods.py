@@ -28,7 +28,7 @@ class Arm:
     ``base``, or one that the study makes. ``on_votes``: its
     pairs are those that some of the start's own votes judge right and some wrong, whatever their tags. ``against``: the arm
     that it is compared with. ``keep``: its last judge stays in ``OUT/kept``. ``process``: what a model of step labels is in its
-    config, ``process_reward`` or ``value_init``."""
+    config, ``process_reward`` or ``value_init``. ``checks``: the weight of a reward for checks with the right finding."""
 
     title: str
     recipe: str
@@ -41,6 +41,7 @@ class Arm:
     against: str = "stable_reinforce"
     keep: bool = False
     process: str = ""
+    checks: float = 0.0
 
     @property
     def is_preference(self) -> bool:

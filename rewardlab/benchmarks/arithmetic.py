@@ -191,7 +191,14 @@ def addition(scores: Scores) -> str:
 HEAD = ("data", "judge", "votes", "orders", "seed")  # in the first line of votes, and in a report
 SAMPLING = ("stop_error", *SAMPLING_KEYS)
 REPORT_NAMES = {"data": "data_sha256"}
-NO_TEXT = (OUTCOME, "scores", "probability", "low_coverage", "other_criteria")  # rules of verdicts that are of more than a text
+NO_TEXT = (
+    OUTCOME,
+    "scores",
+    "probability",
+    "low_coverage",
+    "other_criteria",
+    "checks_probability",
+)  # rules of verdicts that are of more than a text
 
 
 @dataclass(frozen=True)

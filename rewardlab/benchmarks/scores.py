@@ -73,7 +73,7 @@ from rewardlab.metrics.ties import three_way_outcome
 from rewardlab.prompts.verification import read_verification
 from rewardlab.reporting.tables import percent, signed, with_interval
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Order, Outcome, PreferencePair, Vote
-from rewardlab.verdicts.checklist import ClaimFinding, checks_of, judgments_by_criterion
+from rewardlab.verdicts.checklist import MAX_NAMES, ClaimFinding, checks_of, judgments_by_criterion
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
 from rewardlab.verdicts.lists import LIST_FORMATS
 from rewardlab.verdicts.parse import CHECKLIST, parse_verdict
@@ -164,7 +164,7 @@ def checklist_of(items: Sequence[Labeled], clusters: Sequence[str], verdict_form
                 _counted([item for item, _ in of_name], [cluster for _, cluster in of_name]),
                 swap_consistency([item for item, _ in of_name]),
             )
-            for name, of_name in by_name.items()
+            for name, of_name in sorted(by_name.items(), key=lambda item: -len(item[1]))[:MAX_NAMES]
         },
     )
 

@@ -160,7 +160,7 @@ def bench_run(options: RunOptions) -> None:
     under every family of attacks, with harmless words as a control; report the metrics of held-out families.
     `NAME:attacked=degenerate,order` selects families or kinds. Judged once in both orders at temperature 0.
     `rewardbench2:choice` shows four answers at once, `:ratings` each alone, in the words of `template=FILE` ({question} {a} {b}
-    {c} {d}, or {question} {a}), at temperature 0 with 2,048 tokens.
+    {c} {d}, or {question} {first}), at temperature 0 with 2,048 tokens.
 
     The same command resumes a killed run. **Exit status 1** if no verdict could be parsed from any answer: `template=`
     does not fit the judge. **Exit status 3** if an endpoint keeps refusing requests, or more than `--max-failed` of the

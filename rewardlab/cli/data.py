@@ -328,11 +328,11 @@ def data_verl(
 
     from rewardlab.data.pairs import PairSet
     from rewardlab.integrations.judge_rewards import write_verl_rows
-    from rewardlab.prompts import load_template, require_one_turn
+    from rewardlab.prompts import load_template, require_one_turn, require_pairs
 
     if out.suffix != ".parquet":
         raise OutputError(f"{out}: verl recognises files by their suffix; use .parquet")
-    judge_template = require_one_turn(load_template(template), "verl")
+    judge_template = require_pairs(require_one_turn(load_template(template), "verl"), "verl")
     pairs: Iterable[PreferencePair] = PairSet(data, images=images, allow_columns=columns_of(allow))
     if shuffle is not None:
         pairs = list(pairs)

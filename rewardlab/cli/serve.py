@@ -375,6 +375,8 @@ def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
 def _application(options: ServeOptions, server: ServerOptions, opened: GenerativeJudge) -> Starlette:
     from rewardlab.judging.certificate import misfit
     from rewardlab.judging.guarantee import judge_facts
+    from rewardlab.judging.lists import require_lists
+    from rewardlab.judging.ranking import WHOLE
     from rewardlab.serving.app import create_app
     from rewardlab.serving.schedule import QueueOptions
     from rewardlab.serving.service import GroupRules
@@ -386,6 +388,8 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
         raise ConfigError(f"{options.certificate}: is of another judge: {why}")
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8
+    if options.strategy == WHOLE:
+        require_lists(opened.verdict_format, group_size)
     rules = GroupRules(options.strategy, group_size, joins_parts)
     queue = QueueOptions(
         max_waiting=limits.queue,

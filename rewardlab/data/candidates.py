@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from rewardlab.data.media import Files
 from rewardlab.data.row_files import rows_of
 from rewardlab.data.rows import candidates_from_row
 from rewardlab.errors import DataError
-from rewardlab.prompts import with_criteria
 from rewardlab.types import Candidates
 
 
@@ -75,5 +74,6 @@ def candidates_hash(prompts: Sequence[Candidates]) -> str:
     for prompt in prompts:
         all_images = (*prompt.images, *(image for images in prompt.response_images for image in images))
         images = [hashlib.sha256(image).hexdigest() for image in all_images]
-        digest.update(json.dumps([with_criteria(prompt.question, prompt.criteria), *prompt.responses, images]).encode())
+        criteria = [[astuple(criterion) for criterion in prompt.criteria]] if prompt.criteria else []
+        digest.update(json.dumps([prompt.question, *prompt.responses, images, *criteria]).encode())
     return digest.hexdigest()[:16]

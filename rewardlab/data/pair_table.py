@@ -12,7 +12,7 @@ import hashlib
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -429,13 +429,18 @@ class PairTable(Sequence[PreferencePair]):
                 yield number, pair
 
 
+def _with_lengths(texts: Iterable[str]) -> str:
+    return "".join(f"{len(text)} {text}" for text in texts)
+
+
 def text_identity(pair: PreferencePair) -> bytes:
     """Return all that a training run reads of a pair, without media; with a truth also the category, which names its rule, and
     criteria and others if there are any."""
     texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
     ruled = (pair.category, pair.truth) if pair.truth else ()  # without, the identity is that of earlier versions
-    criteria = [text for each in pair.criteria for text in (each.name, f"{each.weight:g}", each.description)]
-    joined = "".join(f"{len(text)} {text}" for text in (*texts, *ruled, *criteria, *pair.others))
+    criteria = [text for each in pair.criteria for text in (each.name, str(each.weight), each.description)]
+    joined = _with_lengths((*texts, *ruled))
+    joined += f" {len(criteria)} {_with_lengths((*criteria, *pair.others))}" if criteria or pair.others else ""
     return joined.encode(errors="surrogatepass") + str(pair.tie or "").encode()
 
 

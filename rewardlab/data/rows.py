@@ -41,6 +41,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from numbers import Real
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
@@ -53,6 +54,7 @@ from rewardlab.data.ratings import RATING_FIELDS, rating_of, rating_record, tie_
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Criterion, Order, PreferencePair, Tie
+from rewardlab.verdicts.checklist import WEIGHT
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance", "truth")
@@ -301,13 +303,16 @@ def systems_of(names: Sequence[Any], where: str) -> tuple[str, str]:
 
 
 MAX_CRITERIA = 16
-_NAME = re.compile(r"(?!.* x[\d.]+$)[^\[\]\n]{1,80}")  # as it is written in a checklist: [NAME x2]
+MAX_DESCRIPTION = 1000
+_NAME = re.compile(r"(?!.* x[\d.]+$)[^\[\]<>\n]{1,80}")  # as it is written in a checklist: [NAME x2]
 
 
 def criteria_of(value: Any, where: str) -> tuple[Criterion, ...]:
     """Return the criteria of a row: names, or objects with the fields of a Criterion, "" and None for none. Raise DataError for
     more than :data:`MAX_CRITERIA`, two of one name, and a weight that is not above 0."""
-    values = [value] if isinstance(value, str) and value.strip() else value or []
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    values = [] if is_missing else [value] * bool(value.strip()) if isinstance(value, str) else value
+    values = list(values) if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values  # of numpy
     if not isinstance(values, list | tuple) or len(values) > MAX_CRITERIA:
         raise DataError(f"{where}: 'criteria' is {value!r:.60}; expected a list of at most {MAX_CRITERIA} criteria")
     criteria = tuple(_criterion(item, where) for item in values)
@@ -323,18 +328,23 @@ def _criterion(value: Any, where: str) -> Criterion:
         raise DataError(f"{where}: a criterion is {value!r:.60}; expected a name, or an object with {', '.join(names)}")
     name, description, weight = given["name"], given.get("description") or "", given.get("weight")
     weight = 1.0 if weight is None else weight
-    if not isinstance(name, str) or not isinstance(description, str) or not _NAME.fullmatch(name.strip()):
+    if not isinstance(name, str) or not _NAME.fullmatch(name := name.strip()) or not name.isprintable():
         raise DataError(
-            f"{where}: a criterion's name is {name!r:.60}; expected up to 80 characters on one line, without brackets "
+            f"{where}: a criterion's name is {name!r:.60}; expected up to 80 characters on one line, without brackets, < and > "
             'and without a weight such as " x2" at the end'
+        )
+    if not isinstance(description, str) or len(description := " ".join(description.split())) > MAX_DESCRIPTION:
+        raise DataError(
+            f"{where}: the description of the criterion {name!r:.60} is {description!r:.40}; expected a text of at most "
+            f"{MAX_DESCRIPTION} characters"
         )
     if has_lone_surrogate(name + description) or IMAGE_MARK in name + description or VIDEO_MARK in name + description:
         raise DataError(f"{where}: the criterion {name!r:.60} contains half a surrogate pair or a placeholder of media")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1000:
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not re.fullmatch(WEIGHT, f"{weight:g}") or not weight:
         raise DataError(
-            f"{where}: the weight of the criterion {name!r:.60} is {weight!r:.40}; expected a number above 0, below 1000"
+            f"{where}: the weight of the criterion {name!r:.60} is {weight!r:.40}; expected a number from 0.0001 to 999"
         )
-    return Criterion(name.strip(), float(weight), description.strip())
+    return Criterion(name, float(weight), description)
 
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:

@@ -25,7 +25,7 @@ from rewardlab.distill.statistics import AttemptRow, Statistics, Summary, Tally
 from rewardlab.distill.teacher import Progress, Transport, agrees, tag
 from rewardlab.distill.transports import BatchTransport, ChatTransport
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.prompts import load_template, require_one_turn
+from rewardlab.prompts import load_template, require_one_turn, require_pairs
 from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.types import PreferencePair
 from rewardlab.verdicts.parse import verdict_of
@@ -136,7 +136,7 @@ def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float
     return {
         "data": data,
         "model": config.model,
-        "template_hash": require_one_turn(load_template(config.template), "a teacher").hash,
+        "template_hash": require_pairs(require_one_turn(load_template(config.template), "a teacher"), "a teacher").hash,
         **config.sampling,
         "max_attempts": config.max_attempts,
         "votes": config.votes,

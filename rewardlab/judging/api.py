@@ -28,7 +28,7 @@ from rewardlab.judging.engines import endpoint_hosts, open_model_judge
 from rewardlab.judging.group_rewards import reward_group
 from rewardlab.judging.guarantee import Guarantee, judge_facts, read_guarantee
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.judging.ranking import Ranking
+from rewardlab.judging.ranking import WHOLE, Ranking
 from rewardlab.judging.spec import PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec, judge_config, judge_video_policy
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -401,6 +401,8 @@ class SyncJudge:
         """
         if (strategy == "anchor") != (anchor is not None):
             raise ConfigError("the strategy anchor needs an anchor, and no other strategy accepts one")
+        if strategy == WHOLE and error is not None:
+            raise ConfigError("error is of judgments of pairs; the strategy whole has one of a list. Leave one of them out")
         group = self._group(question, responses, images, criteria, anchor)
         num_votes, decide = self._rule(error, votes)
         judge = _Answering(self.engine, decide)

@@ -18,6 +18,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
 from rewardlab.judging.group_rewards import JudgedMatch, judged_list
 from rewardlab.judging.judge import Judge, ModelJudge
+from rewardlab.judging.lists import require_lists
 from rewardlab.judging.ranking import PLANS, WHOLE, Match, Plan, Ranking, ranking_of
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
@@ -125,6 +126,8 @@ def play_many(
         return judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn * num_votes)
 
     if plan == WHOLE:
+        for prompt in prompts:
+            require_lists(judge.verdict_format, len(prompt.responses))
         judged = (ask or compare)(0, [(n, (0, 1), 0) for n in waiting])
         lists = [judged_list(prompt, each, judge.verdict_format) for prompt, each in zip(prompts, judged, strict=True)]
         return [_whole_game(rounds, matches) for (rounds, _), matches in zip(plans, lists, strict=True)]
@@ -190,6 +193,8 @@ def run_ranking(
     """
     for prompt in prompts:
         _start(plan, len(prompt.responses), budget, True)
+        if plan == WHOLE:
+            require_lists(judge.verdict_format, len(prompt.responses))
     identity = {
         **judge.identity,
         "data": candidates_hash(prompts),
@@ -214,7 +219,8 @@ def run_ranking(
     rows = [_row(n, prompt, ranking) for n, (prompt, ranking) in enumerate(zip(prompts, rankings, strict=True))]
     write_atomic(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     judgments = [judgment for game in games for _, judgment in game.judgments]
-    votes = [vote for judgment in judgments for vote in judgment.votes]
+    sampled = [game.judgments[0][1] for game in games] if plan == WHOLE else judgments  # a list's matches share its votes
+    votes = [vote for judgment in sampled for vote in judgment.votes]
     failure = failure_sentence([vote.completion for vote in votes], max_failed)
     report: dict[str, Any] = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {

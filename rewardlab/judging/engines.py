@@ -26,7 +26,7 @@ from rewardlab.judging.spec import (
     judge_config,
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
-from rewardlab.prompts import DEFAULT_TEMPLATE, Template, load_template, require_one_turn
+from rewardlab.prompts import DEFAULT_TEMPLATE, Template, load_template, require_one_turn, require_pairs
 from rewardlab.samplers.base import HEADS, OPENAI, EngineOptions, Sampler, SelfVerifying
 from rewardlab.verdicts.lists import LIST_FORMATS, SCORES
 
@@ -113,7 +113,8 @@ def open_generative_judge(
             f"{template.verdict_format}; leave prob: out"
         )
     if by_probability or parsed.verifies:
-        require_one_turn(template, "prob:" if by_probability else "verify:")
+        what = "prob:" if by_probability else "verify:"
+        require_pairs(require_one_turn(template, what), what)
     if by_probability and parsed.verifies:
         raise ConfigError(f"{config.judge!r}: a judge by verdict probabilities writes no judgment to verify")
     is_served = restart_after_s is not None  # to many clients, whose prompts share a call

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import Judge
-from rewardlab.judging.lists import matches_of
+from rewardlab.judging.lists import matches_of, require_lists
 from rewardlab.judging.ranking import PLANS, WHOLE, Match, Plan, PlayedMatch, Ranking, fitted_strengths, net_win_rates
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+from rewardlab.types import BOTH_ORDERS, Candidates, Criterion, Judgment
 from rewardlab.verdicts.checklist import judgments_by_criterion
 from rewardlab.verdicts.votes import both_orders_or_none
 
@@ -80,19 +80,21 @@ def most_matches(strategy: str, num: int, budget: int | None = None) -> int:
 
 def judged_list(group: Candidates, judged: Judgment, verdict_format: str) -> list[JudgedMatch]:
     """Return every match that a judgment of a whole list holds. Raise ConfigError for a judge of pairs."""
-    matches = matches_of(group.listed(), judged, verdict_format)
-    return [JudgedMatch(*match, both_orders_or_none(judgment)) for match, judgment in matches]
+    return [JudgedMatch(*match, judgment) for match, judgment in matches_of(group.listed(), judged, verdict_format)]
 
 
-def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Sequence[JudgedMatch]) -> GroupRewards:
+def rewards_of_matches(
+    strategy: str, num: int, ranking: Ranking, matches: Sequence[JudgedMatch], criteria: Sequence[Criterion] = ()
+) -> GroupRewards:
     """Return the rewards of ``num`` responses; with ``anchor`` the last response is the anchor and has no reward itself.
 
     A reward is the net win rate over a response's matches (-1..1), by the share of votes or the probability; with
     ``bradley_terry`` the fitted strength in logits. A match that failed counts for nothing; what was never judged has None.
+    ``criteria`` are those that were requested: each has a component.
     """
-    by_criterion = [judgments_by_criterion(match.judgment) if match.judgment else {} for match in matches]
+    by_criterion = [judgments_by_criterion(match.judgment) if criteria and match.judgment else {} for match in matches]
     components = {}
-    for name in dict.fromkeys(name for of in by_criterion for name in of):
+    for name in [criterion.name for criterion in criteria if any(criterion.name in named for named in by_criterion)]:
         judgments = [both_orders_or_none(of[name]) if name in of else None for of in by_criterion]
         of_criterion = [replace(match, judgment=judged) for match, judged in zip(matches, judgments, strict=True)]
         components[name] = _rewards(strategy, num, of_criterion)[0]
@@ -119,6 +121,8 @@ def reward_group(
     A match of which no vote of an order names a response, or fewer than half of the votes are valid, counts for nothing. Raise
     ConfigError as :func:`start_plan` does.
     """
+    if strategy == WHOLE:
+        require_lists(judge.verdict_format, len(group.responses))
     plan, round_matches = start_plan(strategy, len(group.responses), budget)
     matches: list[JudgedMatch] = []
     while True:
@@ -133,4 +137,4 @@ def reward_group(
         try:
             round_matches = plan.send([match.winner for match in judged])
         except StopIteration as end:
-            return rewards_of_matches(strategy, len(group.responses), end.value, matches)
+            return rewards_of_matches(strategy, len(group.responses), end.value, matches, group.criteria)

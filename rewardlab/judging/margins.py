@@ -22,6 +22,7 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
+from rewardlab.verdicts.checklist import OTHER_CRITERIA
 from rewardlab.verdicts.parse import CHECKLIST, until_verdict
 from rewardlab.verdicts.votes import judgment_by_probability
 
@@ -78,6 +79,7 @@ class ProbabilityJudge(GenerativeJudge):
             for n, pair_votes in enumerate(votes)
             for k, vote in enumerate(pair_votes)
             if vote.completion.finish is FinishReason.STOP
+            and vote.verdict.rule != OTHER_CRITERIA
             and (beginning := until_verdict(vote.completion.text, self.template.verdict_format)) is not None
         }
         prompts = [build_messages(pairs[n], order=votes[n][k].order, template=self.template) for n, k in beginnings]
@@ -85,7 +87,7 @@ class ProbabilityJudge(GenerativeJudge):
         for (n, k), margin, coverage in zip(beginnings, margins.tolist(), coverages.tolist(), strict=True):
             verdict = likelier_verdict(margin, coverage)
             if self.template.verdict_format == CHECKLIST and verdict.choice not in (None, votes[n][k].verdict.choice):
-                verdict = Verdict(None, VerdictStatus.CONTRADICTED, "checks")
+                verdict = Verdict(None, VerdictStatus.CONTRADICTED, "checks_probability")
             is_read = verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)
             votes[n][k] = replace(votes[n][k], verdict=verdict, margin=margin / self.verdict_temperature if is_read else None)
         return [judgment_by_probability(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]

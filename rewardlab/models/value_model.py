@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForImageTextToText
 
 from rewardlab.data.files import write_atomic
@@ -152,14 +153,24 @@ class RankingModel(nn.Module):
         enable = getattr(self.language_model, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or self.language_model.gradient_checkpointing_enable)(*args, **kwargs)
 
-    def forward(self, reads: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor]:
-        """Return [N, K] scores and [N, L, D] hidden states. ``reads`` [N] are the places of the tokens after which the scores
-        are read; None: the last ones."""
+    def forward(self, reads: Tensor | None = None, labels: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """Return [N, K] scores, and [N] mean negative log-likelihoods of the tokens of ``labels`` [N, L] that are not -100
+        (0 of a row without any; None without labels). ``reads`` [N] are the places of the tokens after which the scores are
+        read; None: the last ones."""
         hidden_NLD = self.language_model.model(**inputs, use_cache=False).last_hidden_state
         rows = torch.arange(len(hidden_NLD), device=hidden_NLD.device)
         last = hidden_NLD.shape[1] - 1
         hidden_ND = hidden_NLD[rows, torch.full_like(rows, last) if reads is None else reads]
-        return self.head(hidden_ND.to(self.head.weight.dtype)).float(), hidden_NLD
+        losses_N = None if labels is None else self._losses(hidden_NLD, labels)
+        return self.head(hidden_ND.to(self.head.weight.dtype)).float(), losses_N
+
+    def _losses(self, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
+        learnt_NL = labels_NL[:, 1:] != -100
+        head = self.language_model.get_output_embeddings()
+        logits_TV = head(hidden_NLD[:, :-1][learnt_NL].to(head.weight.dtype)).float()
+        losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
+        sums_N = losses_T.new_zeros(len(labels_NL)).index_add(0, learnt_NL.nonzero()[:, 0], losses_T)
+        return sums_N / learnt_NL.sum(1).clamp(min=1)
 
 
 def completion_values(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.prompts.sanitize import sanitize
+from rewardlab.prompts.sanitize import CRITERIA, sanitize
 from rewardlab.types import IMAGE_MARK, Criterion, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.formats import READERS, format_id, reader_of
 from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES, SCORES
@@ -39,7 +39,8 @@ _FOLLOWUPS = {"checklist_turns": "checklist_verify.txt"}
 DEFAULT_TEMPLATE = "r1_reward"
 _SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict"}  # formats whose words have a name of their own
 
-_SLOT = re.compile(r"\{(question|first|second|response_\d+)\}")
+SLOTS = ("{question}", "{first}", "{second}", "{answers}")
+_SLOT = re.compile(r"\{(question|first|second|response_[0-9]+)\}")
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,31 @@ def require_one_turn(template: Template, what: str) -> Template:
     return template
 
 
+def require_turns(model: str, template: Template, opening: str) -> None:
+    """Raise ConfigError for a template of two turns and a model whose chat template opens the thinking."""
+    if template.followup and opening:
+        raise ConfigError(
+            f"{model}: its chat template opens <think>, which the first turn of template {template.name} does not close; use "
+            "template=checklist"
+        )
+
+
+def require_pairs(template: Template, what: str) -> Template:
+    """Return a template whose judgment is of two responses, which one text tells. Raise ConfigError for another, for ``what``
+    needs such."""
+    if template.verdict_format in LIST_FORMATS:
+        raise ConfigError(f"template {template.name} rates responses or orders a list, and {what} takes verdicts on pairs")
+    return template
+
+
 def reading_format(name: str) -> str:
     """Return the verdict format by which recorded answers are read: that of a template, or a format itself.
 
     Of ``FORMAT:FILE`` the file is not looked at, for nothing is asked. Raise ConfigError for an unknown name.
     """
-    if name in TEMPLATE_FORMATS:
-        return TEMPLATE_FORMATS[name]
-    verdict_format = name.partition(":")[0]
+    verdict_format = TEMPLATE_FORMATS.get(name) or name.partition(":")[0]
+    if verdict_format in LIST_FORMATS:
+        raise ConfigError(f"template {name!r}: recorded votes are read as verdicts on pairs; expected another template")
     try:
         reader_of(verdict_format)
     except ConfigError as error:
@@ -162,9 +180,11 @@ def _check_format(name: str, verdict_format: str) -> None:
 def own_template(name: str, text: str, verdict_format: str) -> Template:
     """Return a template of one's own words. Raise ConfigError for an unknown format, and for words that lack a slot."""
     _check_format(name, verdict_format)
+    if verdict_format == SCORES:
+        raise ConfigError(f"template {name!r}: scores are those of a head, which nothing asks for; expected another format")
     template = Template(name, text, verdict_format)
-    if missing := [slot for slot in template.slots if text.count(slot) != 1]:
-        raise ConfigError(f"template {name!r}: must have each of {', '.join(template.slots)} once; see {missing}")
+    if wrong := [slot for slot in SLOTS if text.count(slot) != (slot in template.slots)]:
+        raise ConfigError(f"template {name!r}: must have each of {', '.join(template.slots)} once, and no other; see {wrong}")
     return template
 
 
@@ -185,7 +205,7 @@ def with_criteria(question: str, criteria: Sequence[Criterion]) -> str:
         f"- {criterion.name}, weight {criterion.weight:g}" + (f": {criterion.description}" if criterion.description else "")
         for criterion in criteria
     ]
-    return "\n".join([question, "", "Judge by these criteria:", *lines]) if lines else question
+    return "\n".join([question, "", CRITERIA, *lines]) if lines else question
 
 
 def build_messages(pair: PreferencePair, *, order: Order, template: Template) -> tuple[Message, ...]:
@@ -200,12 +220,13 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
         raise DataError(f"{pair.pair_id}: a list has {len(in_list)} responses; expected at most {MAX_LISTED}, a letter each")
     words = template.text_of(len(in_list))
     texts = {"first": first, "second": second} | {f"response_{n}": text for n, (text, _) in enumerate(in_list)}
-    question = with_criteria(pair.question, pair.criteria)
-    placed = bool(pair.images) and question.count(IMAGE_MARK) == len(pair.images)
+    placed = bool(pair.images) and pair.question.count(IMAGE_MARK) == len(pair.images)
     within = {"first": of_first, "second": of_second, "question": pair.images if placed else ()}
     within |= {f"response_{n}": images for n, (_, images) in enumerate(in_list)}
     ahead = [Part(image=image) for image in (() if placed else pair.images)]
-    values, parts = _sanitized(words, {"question": question, **texts}), ahead
+    values, parts = _sanitized(words, {"question": pair.question, **texts}), ahead
+    criteria = [replace(criterion, description=sanitize(criterion.description, words)) for criterion in pair.criteria]
+    values["question"] = with_criteria(values["question"], criteria)
     for place, piece in enumerate(_SLOT.split(words)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
         images = within[piece] if slot else ()

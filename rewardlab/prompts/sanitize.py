@@ -17,6 +17,7 @@ from rewardlab.verdicts.places import JUDGMENT_TOKENS
 
 MARK = "\u200b"  # ZERO WIDTH SPACE
 QUOTE = "> "
+CRITERIA = "Judge by these criteria:"  # the heading of a question's criteria
 
 # Special tokens of the common tokenizers: <|im_end|>, <｜User｜>, </s>, [INST], <start_of_turn>, <image>, ...
 _CONTROL = re.compile(
@@ -37,7 +38,7 @@ _SLOT = re.compile(r"\{(?:question|first|second|response_\d+)\}")
 @cache
 def headings(template: str) -> re.Pattern[str] | None:
     """Return a pattern of the template's lines right before and after its slots, at a line's beginning; None without any."""
-    pieces, borders = _SLOT.split(template), set()
+    pieces, borders = _SLOT.split(template), {CRITERIA}
     for place, piece in enumerate(pieces):
         lines = [line.strip() for line in piece.split("\n")]
         before, after = [line for line in lines if line][-1:], [line for line in lines[1:] if line][:1]

@@ -166,32 +166,32 @@ class TwoTurns:
     ``followup``. Its text is that of both; one whose first turn was cut off or failed is returned as it is."""
 
     def __init__(self, sampler: Sampler, followup: str) -> None:
-        self._sampler, self._followup = sampler, followup
+        self.of_one_turn, self._followup = sampler, followup
 
     @property
     def name(self) -> str:
-        return self._sampler.name
+        return self.of_one_turn.name
 
     @property
     def is_batch_invariant(self) -> bool:
-        return self._sampler.is_batch_invariant
+        return self.of_one_turn.is_batch_invariant
 
     @property
     def left_out(self) -> frozenset[str]:
-        return self._sampler.left_out if isinstance(self._sampler, FieldSampler) else frozenset()
+        return self.of_one_turn.left_out if isinstance(self.of_one_turn, FieldSampler) else frozenset()
 
     def check(self) -> None:
-        self._sampler.check()
+        self.of_one_turn.check()
 
     def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
-        first = [completion for row in self._sampler.sample(prompts, params) for completion in row]
+        first = [completion for row in self.of_one_turn.sample(prompts, params) for completion in row]
         chats = [prompt for prompt in prompts for _ in range(params.num_samples)]
         followups = {
             n: (*chats[n], _turn("assistant", completion.text), _turn("user", self._followup))
             for n, completion in enumerate(first)
             if completion.finish is FinishReason.STOP
         }
-        second = draw_once(self._sampler, followups, replace(params, seed=params.seed + 1))
+        second = draw_once(self.of_one_turn, followups, replace(params, seed=params.seed + 1))
         both = [_joined(completion, second[n]) if n in second else completion for n, completion in enumerate(first)]
         return [both[start : start + params.num_samples] for start in range(0, len(both), params.num_samples)]
 

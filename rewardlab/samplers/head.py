@@ -32,7 +32,7 @@ def head_template(template: Template) -> Template:
 class HeadSampler:
     """Scores the responses of prompts, ``batch_size`` at a time. A draw is the same whatever the sampling parameters."""
 
-    is_batch_invariant = True
+    is_batch_invariant = False
 
     def __init__(self, model: Any, processor: Any, *, name: str = HEADS, batch_size: int = 64) -> None:
         self._model, self._processor, self.name, self._batch_size = model, processor, name, batch_size

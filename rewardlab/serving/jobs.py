@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import re
 import threading
 from collections import OrderedDict
@@ -15,8 +16,7 @@ from typing import Any, Protocol
 
 from rewardlab.errors import InputError
 from rewardlab.judging.judge import Judge
-from rewardlab.prompts import with_criteria
-from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams
+from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams, TwoTurns
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
@@ -69,11 +69,11 @@ class JudgeJob:
         return ("pair", self.num_votes, self.by_probability, self.length_class)
 
     def key(self) -> str:
-        options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
+        criteria = json.dumps([astuple(criterion) for criterion in self.pair.criteria])
+        options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability), criteria)
         texts, of_texts = zip(*self.pair.listed, strict=True)
         images = (*self.pair.images, *(image for images in of_texts for image in images))  # marks tell them apart
-        question = with_criteria(self.pair.question, self.pair.criteria)
-        return _digest(["pair", question, *texts, *options], images)
+        return _digest(["pair", self.pair.question, *texts, *options], images)
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
         judge: Judge = probability_judge if self.by_probability else engine
@@ -138,7 +138,8 @@ class ChatJob:
         return _digest(["chat", *map(str, astuple(self.params)), *parts], ())
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
-        return list(engine.sampler.sample([job.prompt for job in batch], self.params))
+        sampler = engine.sampler.of_one_turn if isinstance(engine.sampler, TwoTurns) else engine.sampler
+        return list(sampler.sample([job.prompt for job in batch], self.params))
 
     def errors(self, result: list[Completion]) -> list[str]:
         return [completion.error for completion in result if completion.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)]

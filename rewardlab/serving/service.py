@@ -20,12 +20,14 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.conversations import Content, place_media, read_content, without_empty_places
 from rewardlab.data.rows import FRAMES, criteria_of, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, InputError
 from rewardlab.judging.certificate import misfit
 from rewardlab.judging.drift import DriftMonitor
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.guarantee import Guarantee
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.lists import require_lists
+from rewardlab.judging.ranking import WHOLE
 from rewardlab.prompts import with_criteria
 from rewardlab.rewards.reward_log import RewardLog
 from rewardlab.serving.admission import SHARE, as_part
@@ -57,6 +59,7 @@ from rewardlab.serving.schemas import (
 from rewardlab.serving.voting import UNIQUE, GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote, response_at
 from rewardlab.verdicts.checklist import ClaimCheck, checks_of, judgments_by_criterion
+from rewardlab.verdicts.lists import SCALES
 from rewardlab.verdicts.panel import orders_consistent
 from rewardlab.verdicts.votes import reduce_votes
 
@@ -225,7 +228,7 @@ class JudgeService:
         result = await self.compare_samples(samples)
         whole = {name: values for name, values in result.components.items() if None not in values}
         return [
-            MemberReward(value, components={name: float(values[n] or 0) for name, values in whole.items()})
+            MemberReward(value, components={name: part for name, parts in whole.items() if (part := parts[n]) is not None})
             for n, value in enumerate(self.all_rewards(result))
         ]
 
@@ -376,9 +379,15 @@ class JudgeService:
         Equal or empty responses are compared as they are: policies write such. A group is admitted as a whole: matches wait
         for room in the queue.
         """
+        strategy, verdict_format = strategy or self.rules.strategy, self.judge.verdict_format
+        if strategy == WHOLE:
+            require_lists(verdict_format, len(group.responses))
+            if options.guarantee is not None or options.policy == "sequential":
+                raise InputError("the strategy whole has one judgment of a list; expected no error and the policy fixed")
         by_length = sorted(group.responses, key=len)
+        texts = group.responses if strategy == WHOLE and verdict_format not in SCALES else (by_length[0], by_length[-1])
         question = with_criteria(group.question, group.criteria)
-        await self.check_context(question, by_length[0], by_length[-1])  # the longest is compared with one at least
+        await self.check_context(question, *texts)  # the longest is compared with one at least
         if not options.waits_for_room:
             self.queue.check_room()
             options = replace(options, waits_for_room=True)
@@ -386,7 +395,6 @@ class JudgeService:
         async def compare(pair: PreferencePair) -> Judgment:
             return await self.collector.collect(pair, options)
 
-        strategy, verdict_format = strategy or self.rules.strategy, self.judge.verdict_format
         result = await group_rewards(compare, group, strategy=strategy, budget=budget, verdict_format=verdict_format)
         if self.reward_log is not None:
             self.reward_log.add(group, result, tenant_of_request(), self.queue.versions.current.hash)

@@ -18,6 +18,7 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, judged_list, rewards_of_matches, start_plan
 from rewardlab.judging.guarantee import Guarantee
+from rewardlab.judging.lists import require_lists
 from rewardlab.judging.ranking import WHOLE, Match, ranking_of
 from rewardlab.serving.admission import separate_share
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
@@ -153,17 +154,18 @@ async def group_rewards(
     plan, matches = start_plan(strategy, num, budget)
     results: list[JudgedMatch] = []
     if strategy == WHOLE:
+        require_lists(verdict_format, num)
         judged = await compare(group.listed())
         results = await run_in_turn(judged_list, group, judged, verdict_format)
         ranking = ranking_of(plan, [match.winner for match in results])
-        return await run_in_turn(rewards_of_matches, strategy, num, ranking, results)
+        return await run_in_turn(rewards_of_matches, strategy, num, ranking, results, group.criteria)
     while True:
         round_results = await gather_bounded(partial(_play, compare, group, match) for match in matches)
         results += round_results
         try:
             matches = plan.send([match.winner for match in round_results])
         except StopIteration as end:
-            return await run_in_turn(rewards_of_matches, strategy, num, end.value, results)
+            return await run_in_turn(rewards_of_matches, strategy, num, end.value, results, group.criteria)
 
 
 async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:

@@ -35,7 +35,7 @@ from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import load_policy, load_processor, peft_config, prepare_reference
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import Template, require_one_turn
+from rewardlab.prompts import Template, require_one_turn, require_pairs
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -330,7 +330,9 @@ def train_dpo(
         raise ConfigError(
             f"comparisons_per_order {config.comparisons_per_order} counts votes; leave it out with pairs of judgments"
         )
-    template = require_one_turn(load_template_for(config.model, config.template), "preference optimisation")
+    template = require_pairs(
+        require_one_turn(load_template_for(config.model, config.template), "preference optimisation"), "preference optimisation"
+    )
     if template.verdict_format == "bare":
         raise ConfigError(f"template {template.name} asks for the verdict alone; judgments to compare need one with reasoning")
     readable = leave_out_unreadable(pairs, out)

@@ -23,7 +23,7 @@ from rewardlab.models.families import always_run_vision_tower
 from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
-from rewardlab.prompts import Template, build_messages, require_one_turn
+from rewardlab.prompts import Template, build_messages, require_one_turn, require_pairs
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, special_tokens, thinking_opening, token_texts
@@ -148,7 +148,9 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     judgment is short enough, CheckpointError for a checkpoint of another template, ConfigError for a finished or different run
     in ``out``.
     """
-    template = require_one_turn(load_template_for(config.model, config.template), "a process reward model")
+    template = require_pairs(
+        require_one_turn(load_template_for(config.model, config.template), "a process reward model"), "a process reward model"
+    )
     refuse_finished(out)
     refuse_repeated_ids(pairs)
     readable = leave_out_unreadable(pairs, out)

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import RMConfig
@@ -158,30 +157,20 @@ class RankingTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Tr
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         labels_NL, reads_NL, ranks_NL = inputs.pop("labels"), inputs.pop("reads"), inputs.pop("ranks")
-        scores_NK, hidden_NLD = model(reads=reads_NL.argmax(1), **inputs)
+        learnt = labels_NL if self._explain_weight else None
+        scores_NK, losses_N = model(reads=reads_NL.argmax(1), labels=learnt, **inputs)
         places = [(row[row > 0] - 1).tolist() for row in ranks_NL]
         first_N = torch.stack(
             [row[: max(order) + 1].argmax() == order[0] for row, order in zip(scores_NK, places, strict=True)]
         )
         self.add_means({"accuracy": first_N})
         loss = ranking_loss(scores_NK, places)
-        if self._explain_weight:
-            losses_N = self._explanations(model, hidden_NLD, labels_NL)
+        if losses_N is not None:
             learnt_N = (labels_NL != -100).any(1)
             if learnt_N.any():
                 self.add_means({"explain_loss": losses_N[learnt_N].detach()})
             loss = loss + self._explain_weight * losses_N.mean()
         return loss * self.part_frac
-
-    def _explanations(self, model: Any, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
-        """Return [N] mean negative log-likelihoods of the judgments' tokens; 0 for a row without one."""
-        learnt_NL = labels_NL[:, 1:] != -100
-        head = self.accelerator.unwrap_model(model).language_model.get_output_embeddings()
-        logits_TV = head(hidden_NLD[:, :-1][learnt_NL]).float()
-        losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
-        rows_T = learnt_NL.nonzero()[:, 0]
-        sums_N = losses_T.new_zeros(len(labels_NL)).index_add(0, rows_T, losses_T)
-        return sums_N / learnt_NL.sum(1).clamp(min=1)
 
 
 def build_ranking_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> RankingTrainer:

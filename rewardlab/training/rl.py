@@ -21,14 +21,14 @@ from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
 from rewardlab.processes import is_main
-from rewardlab.prompts import Template, require_one_turn
+from rewardlab.prompts import Template, require_one_turn, require_pairs, require_turns
 from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.rewards.steps import ProcessReward
-from rewardlab.samplers.hf import special_tokens
+from rewardlab.samplers.hf import special_tokens, thinking_opening
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.strategies import (
     DialogueRollouts,
@@ -47,6 +47,7 @@ from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 from rewardlab.verdicts.formats import answer_opening
+from rewardlab.verdicts.parse import CHECKLIST
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[PreferencePair]:
@@ -173,8 +174,12 @@ def train_rl(
     count_ties(pairs)
     readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs
-    template = load_template_for(config.model, config.template)
+    template = require_pairs(load_template_for(config.model, config.template), "rl")
     terms_of(config)  # before anything is loaded
+    if config.follows_weight and template.verdict_format != CHECKLIST:
+        raise ConfigError(f"follows_weight: template {template.name} has no checks; use template=checklist, or leave it 0")
+    if template.followup and config.overlong_margin:
+        raise ConfigError(f"overlong_margin: template {template.name} has two turns, each of its own length; set it to null")
     if config.forced_answer_length and not answer_opening(template.verdict_format):
         raise ConfigError(
             f"forced_answer_length: judgments in format {template.verdict_format} have no </think> between reasoning and "
@@ -190,6 +195,7 @@ def train_rl(
     if config.self_verify:
         room = longest_dialogue(load_processor(config.model), room)
     if template.followup:
+        require_turns(config.model, template, thinking_opening(load_processor(config.model)))
         room = 2 * room + len(user_turn(load_processor(config.model), template.followup))
     if config.forced_answer_length:
         closing = closing_tokens(load_processor(config.model), answer_opening(template.verdict_format))

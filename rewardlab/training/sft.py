@@ -31,7 +31,7 @@ from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import Template, load_template, require_one_turn
+from rewardlab.prompts import Template, load_template, require_one_turn, require_pairs, require_turns
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -164,7 +164,7 @@ def train_sft(
             "votes needs reasoning: use a template that asks for reasoning, or leave the votes out"
         )
     if votes:
-        require_one_turn(template, "verifying votes")
+        require_pairs(require_one_turn(template, "verifying votes"), "verifying votes")
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
     pairs = pairs_of(pairs, config.frames, config.model)
@@ -193,11 +193,7 @@ def train_sft(
         )
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
-    if template.followup and opening:
-        raise ConfigError(
-            f"{config.model}: its chat template opens <think>, which the first turn of template {template.name} does not "
-            "close; use template=checklist"
-        )
+    require_turns(config.model, template, opening)
     if verdict_only and opening:
         raise ConfigError(
             f"{config.model}: its chat template opens <think>, but template {template.name} asks for the verdict alone; use a "

@@ -24,11 +24,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rewardlab.types import Choice, Criterion, Judgment, Verdict, VerdictStatus, Vote
+from rewardlab.types import Choice, Criterion, Judgment, Outcome, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.places import DIGITS, reasoning_of, without_markup
 from rewardlab.verdicts.votes import judgment
 
-MAX_CHECKS = 100
+MAX_CHECKS, MAX_NAMES = 100, 16  # names: of criteria that results are given for
+OTHER_CRITERIA = "other_criteria"  # the rule of a verdict whose checks are not of the requested ones
+WEIGHT = r"[0-9]{1,3}(?:\.[0-9]{1,6})?"  # as a checklist writes it
 
 
 class ClaimFinding(StrEnum):
@@ -61,9 +63,9 @@ class ClaimCheck:
 
 _HEADINGS = ("Checks:", "Verification:")
 _PLANNED = re.compile(
-    r"(\d{1,3})\. (?:\[([^\[\]]{1,80}?)(?: x(\d{1,3}(?:\.\d{1,6})?))?\] )?(?:Response|Answer|Image|Video) ([12]): (\S.*)"
+    rf"([0-9]{{1,3}})\. (?:\[([^\[\]<>]{{1,80}}?)(?: x({WEIGHT}))?\] )?(?:Response|Answer|Image|Video) ([12]): (\S.*)"
 )
-_VERIFIED = re.compile(rf"(\d{{1,3}})\. (?:(\S.*): )?({'|'.join(ClaimFinding)})\.?", re.IGNORECASE)
+_VERIFIED = re.compile(rf"([0-9]{{1,3}})\. (?:(\S.*): )?({'|'.join(ClaimFinding)})\.?", re.IGNORECASE | re.ASCII)
 
 
 def read_checks(reasoning: str) -> tuple[ClaimCheck, ...] | None:
@@ -118,14 +120,19 @@ def choices_by_criterion(checks: Sequence[ClaimCheck]) -> dict[str, Choice | Non
 
 
 def judgments_by_criterion(judged: Judgment) -> dict[str, Judgment]:
-    """Return what the votes on a pair come to for each criterion that their checks name, by the majority.
+    """Return what the votes on a pair come to for each criterion that their checks name, by the majority: for the first
+    :data:`MAX_NAMES` of them, and none if the judge abstained.
 
     A vote is for the response that its checks of the criterion speak for, a tie if they are balanced. One without a verdict has
-    none for any criterion; one without a check of the criterion has no verdict for this one.
+    none for any criterion; one without a check of the criterion has no verdict for this one. Members of a panel that write no
+    checklists have no vote.
     """
-    by_vote = [_choices_of(vote) for vote in judged.votes]
-    names = dict.fromkeys(name for choices in by_vote for name in choices)
-    pairs = list(zip(judged.votes, by_vote, strict=True))
+    if judged.outcome is Outcome.ABSTAINED:
+        return {}
+    by_vote = [(vote, _choices_of(vote)) for vote in judged.votes]
+    members = {vote.member for vote, choices in by_vote if choices}
+    pairs = [(vote, choices) for vote, choices in by_vote if vote.member in members]
+    names = list(dict.fromkeys(name for _, choices in pairs for name in choices))[:MAX_NAMES]
     return {name: judgment(name, [_criterion_vote(vote, choices, name) for vote, choices in pairs]) for name in names}
 
 
@@ -142,12 +149,15 @@ def _criterion_vote(vote: Vote, choices: Mapping[str, Choice | None], name: str)
     return replace(vote, verdict=Verdict(choice, VerdictStatus.OK if choice else unnamed, "criterion"), margin=None)
 
 
-def follows_criteria(checks: Sequence[ClaimCheck], criteria: Sequence[Criterion]) -> bool:
-    """Return whether the checks are of the ``criteria``, with their weights, and each criterion has one."""
+def with_weights(checks: Sequence[ClaimCheck], criteria: Sequence[Criterion]) -> tuple[ClaimCheck, ...] | None:
+    """Return the checks with the exact weights of the ``criteria``, which a judge may round; None unless the checks are of
+    these criteria, and each has one."""
     weights: Mapping[str, float] = {criterion.name: criterion.weight for criterion in criteria}
-    return {check.criterion for check in checks} == weights.keys() and all(
-        math.isclose(check.weight, weights[check.criterion], rel_tol=0.01) for check in checks
-    )
+    if {check.criterion for check in checks} != weights.keys():
+        return None
+    if not all(math.isclose(check.weight, weights[check.criterion], rel_tol=0.01) for check in checks):
+        return None
+    return tuple(replace(check, weight=weights[check.criterion]) for check in checks)
 
 
 def checked_verdict(verdict: Verdict, reasoning: str, criteria: Sequence[Criterion] = ()) -> Verdict:
@@ -157,8 +167,8 @@ def checked_verdict(verdict: Verdict, reasoning: str, criteria: Sequence[Criteri
     checks = read_checks(reasoning)
     if checks is None:
         return Verdict(None, VerdictStatus.NO_VERDICT, "no_checklist")
-    if criteria and not follows_criteria(checks, criteria):
-        return Verdict(None, VerdictStatus.NO_VERDICT, "other_criteria")
+    if criteria and (checks := with_weights(checks, criteria)) is None:
+        return Verdict(None, VerdictStatus.NO_VERDICT, OTHER_CRITERIA)
     choice = supported_choice(checks)
     if choice is None:
         return Verdict(None, VerdictStatus.UNSUPPORTED, "balanced_checks")
@@ -169,10 +179,12 @@ def split_turns(text: str) -> tuple[str, str]:
     """Return the two turns of a judgment that is a checklist: its checks, and their verification with the verdict. Raise
     ValueError for any other judgment."""
     opening, begin, rest = text.partition("<think>")
-    checks, heading, verification = rest.partition(f"\n{_HEADINGS[1]}")
-    if opening.strip() or not begin or not heading or read_checks(reasoning_of(text)) is None:
+    if opening.strip() or not begin or read_checks(reasoning_of(text)) is None:
         raise ValueError(f"{text[:60]!r} is no judgment with checks and their verification")
-    return checks.strip(), f"<think>{heading.strip()}{verification}"
+    lines = rest.split("\n")
+    middle = [_plain_heading(line.strip()) for line in lines].index(_HEADINGS[1])
+    verification = "\n".join([_HEADINGS[1], *lines[middle + 1 :]])
+    return "\n".join(lines[:middle]).strip(), f"<think>{verification}"
 
 
 def join_turns(checks: str, verification: str) -> str:

@@ -38,7 +38,7 @@ _FAILED = {
     FinishReason.TIMEOUT: VerdictStatus.TIMEOUT,
     FinishReason.LENGTH: VerdictStatus.TRUNCATED,
 }
-_RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(0|[1-9]\d{0,2})\.?", re.IGNORECASE)
+_RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(0|[1-9][0-9]{0,2})\.?", re.IGNORECASE | re.ASCII)
 _BRACKETS = re.compile(r"\[\[([^\[\]]{0,120})\]\]")
 
 

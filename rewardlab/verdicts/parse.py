@@ -37,10 +37,9 @@ def verdict_of(completion: Completion, verdict_format: str, criteria: Sequence[C
         return Verdict(None, VerdictStatus.TIMEOUT)
     if completion.finish is FinishReason.LENGTH:
         return Verdict(None, VerdictStatus.TRUNCATED)
-    verdict = parse_verdict(completion.text, verdict_format)
     if criteria and verdict_format == CHECKLIST:
-        return checked_verdict(verdict, reasoning_of(completion.text), criteria)
-    return verdict
+        return checked_verdict(parse_verdict(completion.text, "think_answer"), reasoning_of(completion.text), criteria)
+    return parse_verdict(completion.text, verdict_format)
 
 
 def until_verdict(text: str, verdict_format: str) -> str | None:

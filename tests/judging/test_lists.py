@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from rewardlab.data.rows import from_row, to_row
 from rewardlab.judging.best_of_n import run_ranking
 from rewardlab.judging.engines import judge_kind
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.lists import matches_of
+from rewardlab.judging.lists import ListJudge, matches_of
 from rewardlab.judging.spec import judge_config
-from rewardlab.prompts import build_messages, load_template, own_template
+from rewardlab.prompts import build_messages, load_template, own_template, reading_format, require_pairs
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.service import ServerOptions
@@ -78,9 +79,8 @@ def test_one_judgment_of_a_list_holds_every_match(list_format: str) -> None:
     ASKED.clear()
     rewards = SyncJudge(judge(list_format)).rewards(QUESTION, RESPONSES, strategy="whole")
     assert len(ASKED) == (8 if list_format == "rating" else 2)
-    expected = [None, None, 1, None] if list_format == "best" else [-1 / 3, -1, 1, 1 / 3]
-    assert rewards[2] == 1
-    assert list_format == "best" or rewards == pytest.approx(expected)
+    expected = [-1 / 3, -1 / 3, 1, -1 / 3] if list_format == "best" else [-1 / 3, -1, 1, 1 / 3]  # equal scores are half a win
+    assert rewards == pytest.approx(expected)
     ranking = SyncJudge(judge(list_format)).rank(QUESTION, RESPONSES, plan="whole")
     assert ranking.best == 2
     assert list_format == "best" or ranking.tiers == ((2,), (3,), (0,), (1,))
@@ -92,15 +92,66 @@ def test_the_endpoint(list_format: str, server: str) -> None:
     assert answer["rewards"][2] == 1
     assert answer["tiers"][0] == [2]
     assert len(answer["matches"]) == 6
-    assert answer["num_failed"] == (3 if list_format == "best" else 0)  # it says nothing of those that are not the best
+    assert answer["num_failed"] == 0
+    sequential = httpx.post(f"{server}/v1/rewards", json=body | {"policy": "sequential", "votes": 4})
+    assert (sequential.status_code, "the policy" in sequential.text) == (422, True)
     down = httpx.post(f"{server}/v1/rewards", json=body | {"question": "down?"})
     assert down.status_code == 503
 
 
-def test_a_judge_of_pairs_has_no_whole_lists() -> None:
-    pairs = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>a</think><answer>1</answer>"), load_template("plain"))
-    with pytest.raises(ConfigError, match="whole lists need a judge with one of the templates rating, "):
-        SyncJudge(pairs).rewards(QUESTION, RESPONSES, strategy="whole")
+def test_what_whole_lists_do_not_take() -> None:
+    """Refused before anything is asked: judges of pairs, more responses than letters, and an error."""
+
+    def never(prompt: tuple[Message, ...], draw: int) -> str:
+        raise AssertionError("asked")
+
+    pairs = SyncJudge(GenerativeJudge(ScriptedSampler(never), load_template("plain")))
+    lists = SyncJudge(ListJudge(ScriptedSampler(never), load_template("ordering")))
+    whole: dict[str, Any] = {"strategy": "whole"}
+    with pytest.raises(ConfigError, match="whole lists need a judge of its own with one of the templates rating, "):
+        pairs.rewards(QUESTION, RESPONSES, **whole)
+    with pytest.raises(ConfigError, match="whole lists need a judge of its own"):
+        pairs.rank(QUESTION, RESPONSES, plan="whole")
+    with pytest.raises(ConfigError, match="27 responses in one list; expected at most 26"):
+        lists.rewards(QUESTION, ["I say 1."] * 27, **whole)
+    with pytest.raises(ConfigError, match="strategy whole has one of a list"):
+        lists.rewards(QUESTION, RESPONSES, error=0.1, **whole)
+
+
+def test_a_place_earns_nothing() -> None:
+    """A judge that always writes one order of letters has the reverse of it under the other order, so all are equal."""
+    first = ListJudge(ScriptedSampler(lambda prompt, draw: "[[A > B > C > D]]"), load_template("ordering"))
+    assert SyncJudge(first).rewards(QUESTION, RESPONSES, strategy="whole") == [0, 0, 0, 0]
+
+
+def test_no_rating_is_two_votes() -> None:
+    """Orders and rounds of votes have draws of their own: the prompts are the same, so the seeds must differ."""
+    seeds: list[int] = []
+
+    class Seeded(ScriptedSampler):
+        def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+            seeds.extend(params.seed + draw for draw in range(params.num_samples))
+            return super().sample(prompts, params)
+
+    rater = ListJudge(Seeded(lambda prompt, draw: "7"), load_template("rating"))
+    pair = PreferencePair("p", "Q?", ("a", "b"), None)
+    for turn in range(3):
+        for orders in (BOTH_ORDERS, (Order.SWAPPED,)):
+            before = len(seeds)
+            judged = rater.compare_many([pair], orders=[orders], num_votes=2, seed=2 * turn)[0]
+            assert [vote.order for vote in judged.votes] == [order for order in orders for _ in range(2)]
+            if orders != BOTH_ORDERS:
+                assert seeds[before:] == seeds[before - 2 : before]  # whatever was asked beside it
+                del seeds[before:]
+    assert len({*seeds}) == len(seeds) == 12
+    assert {vote.verdict.status.value for vote in judged.votes} == {"tie"}
+
+
+def test_recorded_votes_are_of_pairs() -> None:
+    with pytest.raises(ConfigError, match="recorded votes are read as verdicts on pairs"):
+        reading_format("rating")
+    with pytest.raises(ConfigError, match="rates responses or orders a list, and rl takes verdicts on pairs"):
+        require_pairs(load_template("best"), "rl")
 
 
 def test_ranked_files_resume(list_format: str, tmp_path: Path) -> None:
@@ -135,16 +186,17 @@ def test_failures_are_statuses(list_format: str) -> None:
 
 
 def test_places() -> None:
-    """Others have places of their own, the two exchange theirs, and a swapped pair is shown alike."""
+    """The places are drawn, the other order is the reverse, and a swapped pair is shown alike."""
     pair = PreferencePair("p", "Q?", ("a", "b"), 0, others=("c", "d", "e"))
     given, swapped = pair.places(Order.GIVEN), pair.places(Order.SWAPPED)
     assert sorted(given) == sorted(swapped) == [0, 1, 2, 3, 4]
-    assert [{0: 1, 1: 0}.get(n, n) for n in given] == list(swapped)
+    assert list(reversed(given)) == list(swapped)
+    assert given.index(0) < given.index(1)
     texts = [pair.listed[n][0] for n in given]
     other = pair.swap()
     assert [other.listed[n][0] for n in other.places(Order.SWAPPED)] == texts
-    firsts = {replace(pair, pair_id=str(n)).places(Order.GIVEN)[0] for n in range(200)}
-    assert firsts == {0, 1, 2, 3, 4}
+    ends = {replace(pair, question=str(n)).places(order)[0] for n in range(200) for order in BOTH_ORDERS}
+    assert ends == {0, 1, 2, 3, 4}
     assert from_row(to_row(pair), index=0).others == pair.others
 
 
@@ -163,5 +215,7 @@ def test_prompts_of_lists() -> None:
         build_messages(many.listed(), order=Order.GIVEN, template=load_template("best"))
     assert SyncJudge(judge("rating_100")).rewards("Which?", many.responses, strategy="whole")[0] == -1
     for name in LIST_FORMATS:
-        with pytest.raises(ConfigError, match="must have each of"):
+        with pytest.raises(ConfigError, match=r"must have each of|of a head"):
             own_template("mine", "{question}", name)
+    with pytest.raises(ConfigError, match=r"and no other; see \['\{second\}'\]"):
+        own_template("mine", "{question} {first} {second}", "rating")

@@ -66,9 +66,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_study_in_small(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arms with other pairs, from the base model and with a critic meet both budgets; the report compares them by seed."""
     monkeypatch.setattr("eval.studies.long.TAUGHT_STEPS", 2)
+    monkeypatch.setattr("eval.studies.long.CHECK_STEPS", 2)
     context = LongContext(world, SMALL, tmp_path)
     start = open_study(context, tmp_path)
-    arms = ("stable_reinforce", "from_base", "hard_votes", "vc_ppo", "process_dense", "process_value", "short")
+    arms = ("stable_reinforce", "from_base", "hard_votes", "vc_ppo", "process_dense", "process_value", "short", "checks_true")
     for trial in plan(ARMS, arms, [0], [RATE]):
         work(context, trial, tmp_path)
     records = read_records(tmp_path)
@@ -116,7 +117,7 @@ def test_every_arm_has_a_config_and_an_arm_to_compare_with() -> None:
         assert arm.against in ARMS
         if name != "stable_reinforce":
             other = ARMS[arm.against]
-            parts = ("start", "on_votes", "fit_steps", "consistency", "process")
+            parts = ("start", "on_votes", "fit_steps", "consistency", "process", "checks")
             differs = any(getattr(arm, part) != getattr(other, part) for part in parts)
             assert differs or config_digest(configs[name]) != config_digest(configs[arm.against]), name
 

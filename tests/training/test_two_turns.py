@@ -19,12 +19,13 @@ from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.rollout import Rollout, Scored
 from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.jobs import ChatJob
 from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
 from rewardlab.training.policy_gradient.rollouts.strategies import TwoTurnRollouts, user_turn
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import sft_dialogues, train_sft
-from rewardlab.types import Choice, Completion, FinishReason, Message, PreferencePair, choice_of
+from rewardlab.types import Choice, Completion, FinishReason, Message, Part, PreferencePair, choice_of
 from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding, join_turns, split_turns, write_checks
 from tests.support.checklist_judge import checking
 from tests.support.configs import WITH_CRITIC, short_rl_config
@@ -57,6 +58,15 @@ def test_a_judgment_is_the_one_of_its_turns(pairs: list[PreferencePair]) -> None
     for text in ("", "<think>a</think><answer>1</answer>", pairs[0].judgment.replace("2. ", "3. "), f"x{pairs[0].judgment}"):
         with pytest.raises(ValueError, match="no judgment with checks"):
             split_turns(text)
+    emphasised = pairs[0].judgment.replace("Verification:", "**Verification:**")  # which the reader accepts
+    assert split_turns(emphasised) == split_turns(pairs[0].judgment)
+
+
+def test_a_chat_has_one_turn() -> None:
+    """A served judge of two turns answers other chats as its model does."""
+    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: f"{len(prompt)} turn"), TURNS)
+    job = ChatJob((Message("user", (Part("Hello"),)),), judge.params(1))
+    assert [completion.text for [completion] in job.run([job], judge, judge)] == ["1 turn"]
 
 
 def test_the_second_turn_is_asked_after_the_first(pairs: list[PreferencePair]) -> None:
@@ -139,11 +149,17 @@ def test_a_rollout_has_both_turns(tiny_checkpoint: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "name"),
-    [(WITH_CRITIC, "advantage gae"), ({"hot_token": {}}, "hot_token")],
+    [
+        (WITH_CRITIC, "template checklist_turns has two turns, and advantage gae takes one"),
+        ({"hot_token": {}}, "template checklist_turns has two turns, and hot_token takes one"),
+        ({"overlong_margin": 8}, "overlong_margin: template checklist_turns has two turns"),
+        ({"template": "plain", "follows_weight": 0.5}, "follows_weight: template plain has no checks"),
+        ({"template": "best"}, "template best rates responses or orders a list, and rl takes verdicts on pairs"),
+    ],
 )
-def test_what_needs_one_turn(changes: dict[str, Any], name: str, pairs: list[PreferencePair], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"template checklist_turns has two turns, and {name} takes one"):
-        train_rl(pairs, short_rl_config("hf", template="checklist_turns", **changes), tmp_path / "rl")
+def test_what_rl_refuses(changes: dict[str, Any], name: str, pairs: list[PreferencePair], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=name):
+        train_rl(pairs, short_rl_config("hf", **{"template": "checklist_turns", **changes}), tmp_path / "rl")
 
 
 def test_who_else_needs_one_turn(tmp_path: Path) -> None:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.types import BOTH_ORDERS, Choice, Completion, Criterion, FinishReason, Order, Outcome, VerdictStatus, Vote
+from rewardlab.judging.margins import ProbabilityJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Choice,
+    Completion,
+    Criterion,
+    FinishReason,
+    Order,
+    Outcome,
+    PreferencePair,
+    VerdictStatus,
+    Vote,
+)
 from rewardlab.verdicts.checklist import (
     ClaimCheck,
     ClaimFinding,
@@ -146,6 +164,34 @@ def test_the_probability_is_read_after_a_verdict_that_follows() -> None:
     text = text_of(CHECKS, "1")
     assert until_verdict(text, "checklist") == text.removesuffix("1</answer>")
     assert until_verdict(text_of(CHECKS, "2"), "checklist") is None
+
+
+def test_a_probability_does_not_mend_a_checklist() -> None:
+    """Of other criteria than those requested, or against the checks, a vote has no verdict, however likely it is."""
+
+    class Even(ScriptedSampler):
+        def verdict_margins(self, prompts: Any, beginnings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.full((len(prompts),), margin), torch.ones(len(prompts))
+
+    pair = PreferencePair("p", "Which?", ("a", "b"), None, criteria=(Criterion("accuracy", 2.0), Criterion("style", 0.5)))
+    judge = ProbabilityJudge(Even(lambda prompt, draw: text_of(CHECKS, "1")), load_template("checklist"))
+    for margin, rule in ((1.0, "probability"), (0.0, "probability"), (-1.0, "checks_probability")):
+        [vote] = judge.compare_many([pair], orders=[(Order.GIVEN,)], num_votes=1, seed=0)[0].votes
+        assert (vote.verdict.rule, vote.verdict.choice) == (rule, Choice.FIRST if margin > 0 else None)
+        others = replace(pair, criteria=(Criterion("other"),))
+        [vote] = judge.compare_many([others], orders=[(Order.GIVEN,)], num_votes=1, seed=0)[0].votes
+        assert (vote.verdict.status, vote.verdict.rule, vote.margin) == ("no_verdict", "other_criteria", None)
+
+
+def test_the_weights_are_those_requested() -> None:
+    """A judge rounds them; the requested ones decide."""
+    tied = (
+        ClaimCheck(Choice.FIRST, "red", ClaimFinding.TRUE, "accuracy", 1.0),
+        ClaimCheck(Choice.SECOND, "named", ClaimFinding.TRUE, "style", 1.0),
+    )
+    criteria = (Criterion("accuracy", 1.004), Criterion("style"))
+    assert verdict_of(Completion(text_of(tied, "1"), FinishReason.STOP), "checklist", criteria).choice is Choice.FIRST
+    assert verdict_of(Completion(text_of(tied, "1"), FinishReason.STOP), "checklist").status == "unsupported"
 
 
 def test_results_by_criterion() -> None:
