@@ -144,8 +144,9 @@ class Contamination:
             pictures = [picture_of(image, views=True) for image in pair_images(pair)]
         lookups = [("image", self._pictures.find(picture)) for picture in pictures]
         lookups += [("prompt", self._prompts.find(pair.question))]
-        lookups += [("answer", self._answers.find(text)) for text in pair.responses]
-        lookups += [(BOILERPLATE, self._boilerplate.find(text)) for text in pair.responses]
+        answers = (*pair.responses, *pair.others)
+        lookups += [("answer", self._answers.find(text)) for text in answers]
+        lookups += [(BOILERPLATE, self._boilerplate.find(text)) for text in answers]
         lookups.append(("whole pair", dict.fromkeys(self._whole.get(_whole(pair), ()), 1.0)))
         for what, hits in lookups:
             for (name, row), similarity in hits.items():

@@ -24,7 +24,7 @@ provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) 
 ratings            list of ratings     of single people, each as a line of :mod:`rewardlab.data.ratings` without ``pair_id``
 systems            list of 2 strings   names of the models that wrote the responses; empty: not known
 criteria           list of criteria    ``{"name", "weight", "description"}``: what a judge is to judge by; empty: it chooses
-others             list of strings     further responses for judges of lists, from better to worse, none better than the pair's
+others             list of strings     further responses for judges of lists, from better to worse, all worse than the pair's
 =================  ==================  =================================================================================
 
 Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed

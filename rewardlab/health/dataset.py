@@ -262,7 +262,7 @@ class PairCounter:
 
     def bound(self, pair: PreferencePair) -> float:
         """Return about the most tokens of a pair, whose media need not be read."""
-        text = "".join((pair.question, *pair.responses, pair.judgment if self._answers else ""))
+        text = "".join((pair.question, *pair.responses, *pair.others, pair.judgment if self._answers else ""))
         most = picture_shape(self._architecture, self._pixels.max if self._pixels else MEGAPIXEL).tokens
         return _text_tokens(text) + most * len(media_of(pair))
 

@@ -52,7 +52,7 @@ from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.loading import load_policy
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import load_terms
-from rewardlab.samplers.base import HF, SamplingParams
+from rewardlab.samplers.base import HEADS, HF, SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.reward_model import train_reward_model
@@ -312,7 +312,7 @@ def _judges(names: Sequence[str]) -> str | Finding:
     specs = [JudgeSpec.parse(name, "rm") for name in names]
     try:
         for spec in specs:
-            if spec.engine in (HF, "rm"):
+            if spec.engine in (HF, HEADS, "rm"):
                 check_folder(spec.target)
     except CheckpointError as error:
         return Finding("judge", "look", str(error))

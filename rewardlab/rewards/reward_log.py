@@ -41,6 +41,7 @@ from rewardlab.errors import DataError, OutputError, RewardlabError
 from rewardlab.judging.group_rewards import GroupRewards
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.metrics.running import Metric
+from rewardlab.prompts import with_criteria
 from rewardlab.rewards.pairwise import without_thinking
 from rewardlab.rewards.policy_signs import (
     BEGINNING,
@@ -173,7 +174,7 @@ class RewardLog:
 
 
 def rewarded_group(group: Candidates, result: GroupRewards, key: str, judge_hash: str, now: datetime) -> RewardedGroup:
-    prompt = hashlib.sha256(group.question.encode("utf-8", "surrogatepass"))
+    prompt = hashlib.sha256(with_criteria(group.question, group.criteria).encode("utf-8", "surrogatepass"))
     for image in group.images:
         prompt.update(hashlib.sha256(image).digest())
     return RewardedGroup(

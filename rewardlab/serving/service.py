@@ -308,7 +308,8 @@ class JudgeService:
         return replace(await self._group(question, read, options, request.frames), criteria=criteria)
 
     async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:
-        await self.check_context(request.question, *map(text_of_answer, request.responses))
+        described = (item if isinstance(item, str) else item.description for item in request.criteria)
+        await self.check_context(request.question, *map(text_of_answer, request.responses), *described)
         group = await self._contents(request, request.responses, options)
         return validate(replace(group.pair(0, 1), pair_id="request"), where="request")
 

@@ -178,6 +178,10 @@ def train_rl(
     terms_of(config)  # before anything is loaded
     if config.follows_weight and template.verdict_format != CHECKLIST:
         raise ConfigError(f"follows_weight: template {template.name} has no checks; use template=checklist, or leave it 0")
+    if config.consistency.reader == "blind" and config.consistency.weight and template.verdict_format != CHECKLIST:
+        raise ConfigError(
+            f"consistency.reader=blind reads checks, and template {template.name} has none; use template=checklist"
+        )
     if template.followup and config.overlong_margin:
         raise ConfigError(f"overlong_margin: template {template.name} has two turns, each of its own length; set it to null")
     if config.forced_answer_length and not answer_opening(template.verdict_format):

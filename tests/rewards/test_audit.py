@@ -131,7 +131,7 @@ def test_a_naive_verdict_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """One who takes the first digit anywhere pays verdicts in the thinking, orders, and both at once."""
     from rewardlab.rewards import scorer as module
 
-    def first_digit(completion: Any, verdict_format: str) -> Verdict:
+    def first_digit(completion: Any, verdict_format: str, criteria: Any) -> Verdict:
         found = re.search(r"[12]", completion.text)
         choice = choice_of(int(found[0]) - 1, Order.GIVEN) if found else None
         return Verdict(choice, VerdictStatus.OK if found else VerdictStatus.NO_VERDICT)

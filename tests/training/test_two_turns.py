@@ -154,6 +154,7 @@ def test_a_rollout_has_both_turns(tiny_checkpoint: Path) -> None:
         ({"hot_token": {}}, "template checklist_turns has two turns, and hot_token takes one"),
         ({"overlong_margin": 8}, "overlong_margin: template checklist_turns has two turns"),
         ({"template": "plain", "follows_weight": 0.5}, "follows_weight: template plain has no checks"),
+        ({"template": "plain", "consistency": {"reader": "blind"}}, "consistency.reader=blind reads checks"),
         ({"template": "best"}, "template best rates responses or orders a list, and rl takes verdicts on pairs"),
     ],
 )

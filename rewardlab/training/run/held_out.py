@@ -176,7 +176,8 @@ def short_enough(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, 
     if (limit := config.max_tokens or context_of(config.model)) is None:
         return pairs
     writes = template.verdict_format != "bare" and not isinstance(config, RMConfig)  # else probabilities or numbers are read
-    counter, room = TokenCounter(processor_of(config)), answer_tokens(config) if writes else 0
+    counter = TokenCounter(processor_of(config))
+    room = answer_tokens(config) * (2 if template.followup else 1) if writes else 0
     kept = [pair for pair in pairs if max(counter.sample(pair, o, template, room=room).total for o in BOTH_ORDERS) <= limit]
     if not kept:
         raise DataError(f"every pair to evaluate is longer than {limit:,} tokens; lower evaluation.max_tokens or pixels.max")
