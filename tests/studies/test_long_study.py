@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seed 0's demonstration, with a base model of two steps that learnt to state a verdict."""
     run = tmp_path_factory.mktemp("long") / "0"
     config = LongConfig(
-        num_train=32, num_test=6, num_validation=4, hidden=32, layers=1, vocab_size=600, base_steps=2, naming_steps=1
+        num_train=48, num_test=6, num_validation=4, hidden=32, layers=1, vocab_size=600, base_steps=2, naming_steps=1
     )
     build_pairs(run / "demo", config)
     base, truths = build_base(run / "demo", config), read_truths(run / "demo" / TRUTHS)
