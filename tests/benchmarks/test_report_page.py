@@ -20,8 +20,10 @@ from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import report_html, write_reports
 from rewardlab.benchmarks.report_model import (
+    ChecklistScores,
     Cost,
     CountedEstimate,
+    CriterionScores,
     JudgeScores,
     ListwiseScores,
     MemberScores,
@@ -42,6 +44,7 @@ from rewardlab.metrics.prediction_powered import CorrectedScore
 from rewardlab.metrics.revision import ShareEstimate, VerifiedVote, revision_scores
 from rewardlab.metrics.ties import TieScores
 from rewardlab.types import Order
+from rewardlab.verdicts.checklist import ClaimFinding
 from rewardlab.verdicts.votes import in_order
 from tests.support.browser import BROKEN_WORDS, CHROMIUM, DESK, PHONE, chromium_browser
 from tests.support.labeled import labeled
@@ -204,6 +207,10 @@ def with_every_row(report: Report) -> Report:
         cached_votes=1_234,
         revision=revision_scores([VerifiedVote(True, True, False, True), VerifiedVote(False, False, True, True)], ["a", "b"]),
         robustness=Robustness(1_250, "0123abcd", share, figures, figures, {"authority": family, "blank_answer": family}),
+        checklist=ChecklistScores(
+            *(share, share, 3.4, dict.fromkeys(ClaimFinding, 0.333)),
+            criteria={"faithfulness to the image": CriterionScores(estimate, 0.94), "x" * 80: CriterionScores(estimate, None)},
+        ),
         listwise=ListwiseScores("choice", 7_460, 102, dict.fromkeys("ABCD", 0.25)),
         ties=TieScores(1_889, 619, 404, 12, alone, share),
         agreement=AgreementScores(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import DEMO_JUDGE, ENGINES, OTHERS, JudgeSpec, judge_weights_id, spec_help
 from rewardlab.models.checkpoints import weights_id
+from rewardlab.samplers.base import HEADS
 
 READ = [
     ("hf:runs/rl/final", JudgeSpec("hf", "runs/rl/final"), "runs/rl/final"),
@@ -53,7 +54,8 @@ def test_hf_may_be_left_out_after_prob() -> None:
 @given(st.sampled_from(sorted(ENGINES)), st.text(min_size=1).filter(str.strip), st.booleans(), st.booleans())
 def test_round_trip(engine: str, target: str, by_probability: bool, verifies: bool) -> None:
     """Any specification is read back from its own text, but one whose PATH after prob: begins as an engine."""
-    spec = JudgeSpec(engine, target, by_probability and ENGINES[engine].is_local, verifies)
+    writes = engine != HEADS
+    spec = JudgeSpec(engine, target, by_probability and ENGINES[engine].is_local and writes, verifies and writes)
     if not (spec.by_probability and engine == "hf" and target.partition(":")[0] in ENGINES):
         assert JudgeSpec.parse(str(spec)) == spec
 

@@ -33,6 +33,7 @@ from rewardlab.types import (
     choice_of,
     response_at,
 )
+from rewardlab.verdicts.lists import SCALES
 from rewardlab.verdicts.parse import format_verdict, parse_verdict, verdict_of
 from rewardlab.verdicts.votes import VALID, judgment, majority, majority_of_valid, share_for_0
 
@@ -94,7 +95,8 @@ def test_slots_are_filled_once(question: str, first: str, second: str, name: str
     """Braces in a question or an answer are plain text: each that has a slot stands in the prompt, unchanged."""
     template = load_template(name)
     text = render(template, question + "{first}{second}", first + "{question}", second)
-    slots = {"single": ["{first}"], "answer": []}.get(name, ["{first}", "{second}"])
+    both = ["{first}", "{second}"]
+    slots = both[:1] if name in ("single", *SCALES) else [] if name in ("answer", "best", "ordering") else both
     assert [slot for slot in ("{first}", "{second}") if slot in template.text] == slots
     assert question + "{first}{second}" in text
     assert first + "{question}" in text or "{first}" not in slots
