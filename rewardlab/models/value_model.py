@@ -84,12 +84,18 @@ class ValueModel(nn.Module):
         return bool(self.backbone.is_gradient_checkpointing)
 
     def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]
+        checkpoint_activations(self.backbone, *args, **kwargs)
 
     def forward(self, **inputs: Any) -> Tensor:
         """Return [N, L], one number after each token of the inputs, images included."""
         hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
         return self.head(hidden_NLD.to(self.head.weight.dtype))[..., 0].float()  # type: ignore[no-any-return]
+
+
+def checkpoint_activations(model: Any, *args: Any, **kwargs: Any) -> None:
+    """Switch a transformers model's activation checkpointing on, by its newer name or its older one."""
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)(*args, **kwargs)
 
 
 class RankingModel(nn.Module):
@@ -150,8 +156,7 @@ class RankingModel(nn.Module):
         return bool(self.language_model.is_gradient_checkpointing)
 
     def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        enable = getattr(self.language_model, "activation_checkpointing_enable", None)  # transformers' newer name of it
-        (enable or self.language_model.gradient_checkpointing_enable)(*args, **kwargs)
+        checkpoint_activations(self.language_model, *args, **kwargs)
 
     def forward(self, reads: Tensor | None = None, labels: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor | None]:
         """Return [N, K] scores, and [N] mean negative log-likelihoods of the tokens of ``labels`` [N, L] that are not -100

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.parse import continuation
 from rewardlab.verdicts.votes import judgment
+
+M = TypeVar("M", ValueModel, RankingModel)
 
 
 def labelled(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
@@ -173,6 +175,15 @@ class RankingTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Tr
         return loss * self.part_frac
 
 
+def _to_train(model: M, config: RMConfig, processor: Any) -> M:
+    freeze(model, config.freeze)
+    if num_processes() > 1:
+        always_run_vision_tower(model, processor)
+    if config.gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    return model.train()
+
+
 def build_ranking_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> RankingTrainer:
     """Return the trainer of a head on prompts that show all responses. Raise ConfigError for an unknown template."""
     arguments = supervised_arguments(config, out) | {"gradient_checkpointing": False, "remove_unused_columns": False}
@@ -180,13 +191,8 @@ def build_ranking_trainer(pairs: Sequence[PreferencePair], config: RMConfig, pro
     training_arguments = TrainingArguments(**arguments)  # before the model: ZeRO-3 deals its weights out as they are read
     num_scores = config.num_listed if template.is_list else 2
     model = RankingModel.from_pretrained(config.model, num_scores, attention=config.attn_implementation)
-    freeze(model, config.freeze)
-    if num_processes() > 1:
-        always_run_vision_tower(model, processor)
-    if config.gradient_checkpointing:
-        model.activation_checkpointing_enable()
     return RankingTrainer(
-        model=model.train(),
+        model=_to_train(model, config, processor),
         args=training_arguments,
         train_dataset=RankedRows(pairs),
         data_collator=RankedCollator(processor, template, explains=config.explain_weight > 0),
@@ -205,14 +211,8 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
     }
     training_arguments = TrainingArguments(**arguments)  # before the model: ZeRO-3 deals its weights out as they are read
     model = ValueModel.from_pretrained(config.model, attention=config.attn_implementation)
-    freeze(model, config.freeze)
-    if num_processes() > 1:
-        always_run_vision_tower(model, processor)
-    if config.gradient_checkpointing:
-        enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
-        (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
     return BradleyTerryTrainer(
-        model=model.train(),
+        model=_to_train(model, config, processor),
         args=training_arguments,
         train_dataset=pairs,
         data_collator=ScalarCollator(processor, load_template(config.template)),
