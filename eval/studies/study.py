@@ -142,10 +142,23 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
+def config_facts(config: BaseModel, **kwargs: Any) -> dict[str, Any]:
+    """Return a config without the folders of this machine, and without the watchdog, which only warns."""
+    return config.model_dump(mode="json", exclude={"model", "value_init", "health"}, **kwargs)
+
+
 def config_digest(config: BaseModel) -> str:
-    """Return a hash of a config without the folders of this machine, and without the watchdog, which only warns."""
-    facts = config.model_dump(mode="json", exclude={"model", "value_init", "health"})
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    """Return a hash of :func:`config_facts`."""
+    return hashlib.sha256(json.dumps(config_facts(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def config_changes(record: Record, config: BaseModel) -> str:
+    """Return the keys of a trial's config that have other values now. A key that is new since then, and at its default, is not
+    among them."""
+    theirs, ours = flat({"config": record.get("config")}), flat({"config": config_facts(config)})
+    changed = flat({"config": config_facts(config, exclude_defaults=True)})
+    names = [name for name in theirs if theirs[name] != ours.get(name)] + [name for name in changed if name not in theirs]
+    return ", ".join(f"{name} ({theirs.get(name)} there, {ours.get(name)} here)" for name in sorted(names))
 
 
 def work(context: StudyContext, trial: Trial, out: Path) -> None:
@@ -158,7 +171,7 @@ def work(context: StudyContext, trial: Trial, out: Path) -> None:
         raise
     record = {"name": trial.name, "arm": trial.arm, "seed": trial.seed, "learning_rate": trial.learning_rate, **result}
     record |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
-    record["config"] = config_digest(context.config_of(trial))
+    record["config"] = config_facts(context.config_of(trial))
     write_atomic(path_of(trial, out), json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
@@ -215,8 +228,8 @@ def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: i
     start = open_study(context, out)
     todo = [trial for trial in trials if not path_of(trial, out).exists()]
     for trial in trials:
-        if trial not in todo and read_json(path_of(trial, out)).get("config") != config_digest(context.config_of(trial)):
-            raise ConfigError(f"{path_of(trial, out)}: run with another config of its arm; remove it to run the trial again")
+        if trial not in todo and (changes := config_changes(read_json(path := path_of(trial, out)), context.config_of(trial))):
+            raise ConfigError(f"{path}: run with another config of its arm: {changes}; remove it to run the trial again")
     failed: list[str] = []
     with bar("trials", len(trials)) as advance:
         advance(len(trials) - len(todo))

@@ -89,12 +89,27 @@ def test_another_study_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run_trials(Context, trials, tmp_path, workers=1)
     run_trials(Context, trials, tmp_path, workers=1)
     monkeypatch.setattr(Context, "rate", 2.0)
-    with pytest.raises(ConfigError, match=r"x-0\.json: run with another config"):
+    with pytest.raises(ConfigError, match=r"x-0\.json: run with .* arm: config.rate \(1.0 there, 2.0 here\); remove it"):
         run_trials(Context, trials, tmp_path, workers=1)
     monkeypatch.setattr(Context, "steps", 2)
     with pytest.raises(ConfigError, match=r"holds a study that differs in settings.steps \(1 there, 2 here\)"):
         run_trials(Context, trials, tmp_path, workers=1)
     assert Context.runs == ["start", "x-0"]
+
+
+def test_a_new_key_at_its_default_is_no_other_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record keeps the whole config, so that a key that came later invalidates only trials that set it."""
+    run_trials(Context, [Trial(0, "x")], tmp_path, workers=1)
+    path = path_of(Trial(0, "x"), tmp_path)
+    record = json.loads(path.read_text())
+    assert record["config"] == {"rate": 1.0}
+    path.write_text(json.dumps(record | {"config": {}}))
+    run_trials(Context, [Trial(0, "x")], tmp_path, workers=1)
+    monkeypatch.setattr(Context, "rate", 2.0)
+    for kept in ({}, "a hash"):
+        path.write_text(json.dumps(record | {"config": kept}))
+        with pytest.raises(ConfigError, match="another config"):
+            run_trials(Context, [Trial(0, "x")], tmp_path, workers=1)
 
 
 def test_damaged_files_name_themselves(tmp_path: Path) -> None:
