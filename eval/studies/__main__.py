@@ -156,6 +156,31 @@ def study_long(
     )
 
 
+@app.command("claims")
+def study_claims(
+    out: Out = Path("runs/claims"),
+    long_study: Annotated[Path, typer.Option("--long", help="Folder of the long study.")] = Path("runs/long_study"),
+    policy_study: Annotated[Path, typer.Option("--policy", help="Folder of the policy study.")] = Path("runs/policy"),
+) -> None:
+    """Which claims of these papers hold here? One table, from the finished trials of `long` and `policy`."""
+    from eval.studies.claims import LONG, POLICY, claims_markdown, long_rows, policy_rows, summarize_claims
+    from eval.studies.study import START, read_json, read_records
+
+    rows, facts = {}, []
+    for name, folder in ((LONG, long_study), (POLICY, policy_study)):
+        if records := read_records(folder):
+            start = read_json(folder / START)
+            hours = (start["cpu_s"] + sum(record["cpu_s"] for record in records)) / 3600
+            facts.append(f"`python -m eval.studies {name}`: {len(records)} trials, {hours:.1f} CPU hours.")
+            last = [*start["identity"]["settings"].get("budgets", []), 0][-2:][0]
+            rows[name] = long_rows(records, last) if name == LONG else policy_rows(records, start)
+    summary = summarize_claims(rows, facts)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "claims.json", json.dumps(summary, indent=1) + "\n")
+    write_atomic(out / "claims.md", claims_markdown(summary))
+    typer.echo(f"report: {out / 'claims.md'}")
+
+
 @app.command("closed_loop")
 def study_closed_loop(run: Run = Path("runs/quickstart"), out: Out = Path("runs/closed_loop"), seeds: Seeds = 3) -> None:
     """Does a served judge improve a policy that TRL's GRPO trains, and does it pick the best of eight answers?"""

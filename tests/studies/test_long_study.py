@@ -163,3 +163,52 @@ def test_a_seed_without_its_demonstration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "0" / "sft").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"eval\.long_demo\.quickstart --out .*1 --seed 1"):
         check_runs(tmp_path, 2)
+
+
+def test_claims_by_hand() -> None:
+    """Effects of made-up rows: a difference, a ratio, the judge before RL, a missing value, one seed, none."""
+    from eval.studies.claims import CLAIMS, Claim, claims_markdown, cpu_to_level, effect_of, summarize_claims
+
+    rows = {
+        "": {seed: {"accuracy": 0.5, "length": 100.0} for seed in range(3)},
+        "a": {seed: {"accuracy": 0.6 + seed / 100, "length": 200.0, "vote_5": 0.5} for seed in range(3)},
+        "b": {0: {"accuracy": 0.9, "length": None}},
+    }
+    effects = [
+        effect_of(Claim("", "", *claim), rows)
+        for claim in (
+            ("a", ""),
+            ("a", "", "accuracy", -1),
+            ("a", "", "length"),
+            ("a", "a", "vote_5", 1, "accuracy"),
+            ("b", "a"),
+        )
+    ]
+    assert [effect["finding"] for effect in effects] == ["holds", "reversed", "holds", "reversed", "one seed"]
+    assert effects[0]["effect"]["mean"] == pytest.approx(0.11)
+    assert effects[0]["effect"]["interval"] == pytest.approx(
+        [0.11 - 0.01 * 4.3027 / 3**0.5, 0.11 + 0.01 * 4.3027 / 3**0.5], 1e-4
+    )
+    assert effects[2]["effect"]["mean"] == pytest.approx(2.0)
+    assert effect_of(Claim("", "", "b", "a", "length"), rows) == {
+        "effect": None, "seeds": 1, "missing": 1, "finding": "not measured"
+    }  # fmt: skip
+    series = {"right": [0.9, None, 0.7, 0.7, 0.8, 0.8], "cpu_s": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
+    assert cpu_to_level({"series": series}) == 6.0
+    assert cpu_to_level({"series": {name: values[:5] for name, values in series.items()}}) is None
+    text = claims_markdown(summarize_claims({"long": {"": rows[""], "stable_reinforce": rows["a"]}}, ["facts"]))
+    assert (
+        "| RL shortens judgments (by 15 %) | `stable_reinforce`, `before` | 2.00 [2.00, 2.00] times the tokens | 3 | reversed |"
+        in text
+    )
+    assert text.count("not measured") > 40
+    assert len({claim.text + claim.arm for claim in CLAIMS}) == len(CLAIMS)
+
+
+def test_every_arm_has_a_claim() -> None:
+    from eval.studies.claims import CLAIMS, LONG, POLICY
+    from eval.studies.policy import ARMS as POLICIES
+
+    known = {LONG: ARMS.keys() | {""}, POLICY: POLICIES.keys() | {""}}
+    assert all({claim.arm, claim.against} <= known[claim.study] for claim in CLAIMS)
+    assert {name for claim in CLAIMS if claim.study == LONG for name in (claim.arm, claim.against)} == known[LONG]
