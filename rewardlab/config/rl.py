@@ -410,6 +410,7 @@ class RLConfig(MethodConfig):
     follows_weight: float = Field(
         0.0, ge=0, description="Reward of a verdict that follows from the checks of its checklist (template checklist)."
     )
+    look_cost: float = Field(0.0, ge=0, description="Cost of each look at a part of an image (template look).")
     forced_answer_length: int | None = Field(
         None,
         ge=1,

@@ -126,8 +126,10 @@ class Setup:
     def answer(self) -> int:
         """Return the most tokens of an answer: of a rollout in all its turns, or of a supervised one."""
         if isinstance(self.config, RLConfig):
-            turns = 3 if self.config.self_verify else 2 if load_template(self.config.template).followup else 1
-            return self.config.max_completion_length * turns + (self.config.forced_answer_length or 0)
+            template = load_template(self.config.template)
+            turns = 3 if self.config.self_verify else template.turns.most if template.turns else 1
+            looks = (turns - 1) * self.picture.tokens if template.looks else 0
+            return self.config.max_completion_length * turns + looks + (self.config.forced_answer_length or 0)
         return self.method.max_completion_length if self.method else self.lengths.answer
 
     @property

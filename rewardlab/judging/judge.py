@@ -13,7 +13,7 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import judge_config, judge_weights_id
 from rewardlab.prompts import Template, build_messages
-from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, TwoTurns, prompt_seed
+from rewardlab.samplers.base import FieldSampler, InTurns, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
 from rewardlab.types import (
     BOTH_ORDERS,
     Completion,
@@ -253,8 +253,8 @@ class GenerativeJudge(ModelJudge):
     ) -> None:
         """``config``: how it is queried; ``keys``: those of a config, over it. ``verdict_temperature`` divides the log-odds of
         its verdicts if these are weighed; sampling does not depend on it."""
-        in_turns = template.followup and not isinstance(sampler, TwoTurns)
-        self.sampler, self.template = TwoTurns(sampler, template.followup) if in_turns else sampler, template
+        turns = None if isinstance(sampler, InTurns) else template.turns
+        self.sampler, self.template = InTurns(sampler, turns) if turns else sampler, template
         self.config = judge_config(config or JudgeConfig.of(sampler.name), keys)
         self.verdict_temperature = verdict_temperature
 

@@ -335,6 +335,27 @@ def select_fields(fields: Mapping[str, Any], rows: Sequence[int], lengths: Seque
     return selected | ({IMAGE_ROWS: [fields[IMAGE_ROWS][row] for row in rows]} if IMAGE_ROWS in fields else {})
 
 
+def add_images(
+    fields: Mapping[str, Any],
+    images: Sequence[Mapping[str, Tensor]],
+    token_ids: Sequence[Sequence[int]],
+    image_token: int | None,
+) -> Fields:
+    """Return the fields (:func:`with_image_rows`) of some rows with those of more ``images`` behind the prompts' own, {} for a
+    row without; tokens in ``token_ids`` that stand for them are marked."""
+    if not any(images):
+        return dict(fields)
+    marked: Fields = {
+        name: [
+            [kind or int(token == image_token) for kind, token in zip(kinds, ids, strict=True)]
+            for kinds, ids in zip(fields[name], token_ids, strict=True)
+        ]
+        for name in TOKEN_FIELDS
+        if name in fields
+    }
+    return marked | {IMAGE_ROWS: [join_images(both) for both in zip(fields[IMAGE_ROWS], images, strict=True)]}
+
+
 def prompt_batch(
     prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], rows: Sequence[int], pad: int
 ) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from rewardlab.prompts.sanitize import CRITERIA, sanitize
 from rewardlab.types import IMAGE_MARK, Criterion, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.formats import READERS, format_id, reader_of
 from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES, SCORES
+from rewardlab.verdicts.turns import CheckTurns, JudgmentTurns, LookTurns
 
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
@@ -23,6 +24,7 @@ from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES, 
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
 # checklist_turns: a checklist in two turns, its checks and then their verification, which a followup asks for.
+# look: a judgment that may look again at parts of the images (rewardlab.verdicts.turns).
 # rating, best, ordering: one response alone, or a list of any number (rewardlab.verdicts.lists).
 # Every verdict format is a template too: words that ask for exactly that form.
 TEMPLATE_FORMATS = {
@@ -33,9 +35,10 @@ TEMPLATE_FORMATS = {
     "single": "unread",
     "answer": "unread",
     "checklist_turns": "checklist",
+    "look": "think_answer",
     **{name: name for name in LIST_FORMATS if name != SCORES},
 }
-_FOLLOWUPS = {"checklist_turns": "checklist_verify.txt"}
+_FOLLOWUPS = {"checklist_turns": "checklist_verify.txt", "look": "look_reply.txt"}
 DEFAULT_TEMPLATE = "r1_reward"
 _SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict"}  # formats whose words have a name of their own
 
@@ -50,13 +53,25 @@ class Template:
 
     Images come before the text, in training as in inference. ``hash`` names all of this: it is stored in a checkpoint and
     checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on. ``followup`` is
-    the prompt of a second turn, "" if a judgment is one turn.
+    what the user says after a turn, "" if a judgment is one turn.
     """
 
     name: str
     text: str
     verdict_format: str
     followup: str = ""
+
+    @property
+    def turns(self) -> JudgmentTurns | None:
+        """Return the turns of its judgments; None if they are one."""
+        if not self.followup:
+            return None
+        return CheckTurns(self.followup) if self.verdict_format == "checklist" else LookTurns(self.followup)
+
+    @property
+    def looks(self) -> bool:
+        """Return whether its judgments may look again at parts of the images."""
+        return isinstance(self.turns, LookTurns)
 
     @property
     def is_list(self) -> bool:
@@ -116,17 +131,15 @@ def load_template(name: str) -> Template:
 def require_one_turn(template: Template, what: str) -> Template:
     """Return a template whose judgments are one turn. Raise ConfigError for another, for ``what`` needs such."""
     if template.followup:
-        raise ConfigError(f"template {template.name} has two turns, and {what} takes one; use template=checklist")
+        others = "template=checklist" if template.verdict_format == "checklist" else "another template"
+        raise ConfigError(f"template {template.name} has several turns, and {what} takes one; use {others}")
     return template
 
 
 def require_turns(model: str, template: Template, opening: str) -> None:
-    """Raise ConfigError for a template of two turns and a model whose chat template opens the thinking."""
-    if template.followup and opening:
-        raise ConfigError(
-            f"{model}: its chat template opens <think>, which the first turn of template {template.name} does not close; use "
-            "template=checklist"
-        )
+    """Raise ConfigError for a template of several turns and a model whose chat template opens the thinking."""
+    if opening:
+        require_one_turn(template, f"{model}, whose chat template opens <think> in every turn,")
 
 
 def require_pairs(template: Template, what: str) -> Template:

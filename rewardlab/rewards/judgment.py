@@ -23,6 +23,7 @@ from rewardlab.extensions import extension_names, load_extension
 from rewardlab.rl.selection import overlong_penalty
 from rewardlab.types import Completion, Criterion, Order, VerdictStatus
 from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding
+from rewardlab.verdicts.turns import num_looks
 
 TERMS = "rewardlab.reward_terms"  # entry points: name = "package.module:REWARD_TERM"
 
@@ -93,6 +94,11 @@ def follows_term(config: RLConfig) -> RewardTerm:
     return RewardTerm("follows", config.follows_weight, follows)
 
 
+def looks_term(config: RLConfig) -> RewardTerm:
+    """The number of looks that a judgment takes, each at a cost."""
+    return RewardTerm("looks", -config.look_cost, lambda judged, part: float(num_looks(judged.completion.text)))
+
+
 def checks_term(is_true: Callable[[JudgedCompletion, ClaimCheck], bool | None], weight: float) -> RewardTerm:
     """Return a term of your own for ``reward_terms``: the fraction of the checks with the right finding (0..1), of those whose
     truth ``is_true`` knows (None: it does not). A claim that "cannot be seen" is not right then."""
@@ -131,6 +137,7 @@ SHIPPED: dict[str, Callable[[RLConfig], RewardTerm]] = {
     "format_weight": format_term,
     "consistency.weight": accuracy_term,
     "follows_weight": follows_term,
+    "look_cost": looks_term,
     "swap_weight": swap_term,
     "overlong_margin": overlong_term,
 }

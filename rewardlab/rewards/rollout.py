@@ -22,7 +22,8 @@ Row = dict[str, Any]  # a row of the training set, as datasets gives it
 class Trajectory:
     """The policy's samples for one prompt. ``turns`` names the policy's turn of each token from 1 on (0: the user's); None: one
     turn. Tokens before ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are, nor are
-    those of ``forced``, from its first position to before its second, which the policy did not choose.
+    those of ``forced``, stretches from a position to before another, which the policy did not choose; ``image_fields`` are the
+    model inputs of the images that these show.
     ``finished`` is False if a later step continues it. ``logprobs`` are the sampler's. ``policy_turns`` are the tokens of each
     turn, if there are several.
     """
@@ -32,9 +33,10 @@ class Trajectory:
     turns: list[int] | None = None
     trained_from: int = 0
     trained_until: int | None = None
-    forced: tuple[int, int] = (0, 0)
+    forced: tuple[tuple[int, int], ...] = ()
     finished: bool = True
     policy_turns: tuple[list[int], ...] = ()
+    image_fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from rewardlab.errors import ConfigError
+from rewardlab.data.images import decode_image, encode_png
+from rewardlab.errors import ConfigError, MediaError
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.types import Completion, FinishReason, Message, Part
-from rewardlab.verdicts.checklist import join_turns
+from rewardlab.verdicts.turns import JudgmentTurns, Look
 
 if TYPE_CHECKING:
     from rewardlab.config.judge import QueryConfig
@@ -161,12 +162,12 @@ def _turn(role: str, text: str) -> Message:
     return Message(role, (Part(text=text),))
 
 
-class TwoTurns:
-    """Wraps a sampler. A draw is a checklist of two turns (:mod:`rewardlab.verdicts.checklist`): the checks, and the answer to
-    ``followup``. Its text is that of both; one whose first turn was cut off or failed is returned as it is."""
+class InTurns:
+    """Wraps a sampler. A draw is a judgment of several turns (:mod:`rewardlab.verdicts.turns`). Its text is that of all; one
+    whose first turn was cut off or failed is returned as it is."""
 
-    def __init__(self, sampler: Sampler, followup: str) -> None:
-        self.of_one_turn, self._followup = sampler, followup
+    def __init__(self, sampler: Sampler, turns: JudgmentTurns) -> None:
+        self.of_one_turn, self._turns = sampler, turns
 
     @property
     def name(self) -> str:
@@ -184,28 +185,49 @@ class TwoTurns:
         self.of_one_turn.check()
 
     def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
-        first = [completion for row in self.of_one_turn.sample(prompts, params) for completion in row]
-        chats = [prompt for prompt in prompts for _ in range(params.num_samples)]
-        followups = {
-            n: (*chats[n], _turn("assistant", completion.text), _turn("user", self._followup))
-            for n, completion in enumerate(first)
-            if completion.finish is FinishReason.STOP
-        }
-        second = draw_once(self.of_one_turn, followups, replace(params, seed=params.seed + 1))
-        both = [_joined(completion, second[n]) if n in second else completion for n, completion in enumerate(first)]
-        return [both[start : start + params.num_samples] for start in range(0, len(both), params.num_samples)]
+        asked = [prompt for prompt in prompts for _ in range(params.num_samples)]
+        drawn = [[completion] for row in self.of_one_turn.sample(prompts, params) for completion in row]
+        chats = dict(enumerate(asked))
+        for number in range(1, self._turns.most):
+            chats = {n: chat + more for n, chat in chats.items() if (more := self._more(asked[n], drawn[n]))}
+            for n, completion in draw_once(self.of_one_turn, chats, replace(params, seed=params.seed + number)).items():
+                drawn[n].append(completion)
+        joined = [self._joined(completions) for completions in drawn]
+        return [joined[start : start + params.num_samples] for start in range(0, len(joined), params.num_samples)]
+
+    def _more(self, prompt: Chat, drawn: list[Completion]) -> Chat:
+        """Return the judge's last turn and the user's next one, () at the end. An image of which no part can be shown ends the
+        judgment with an error, which is put behind ``drawn``."""
+        images = [image for message in prompt for image in message.images]
+        is_whole = drawn[-1].finish is FinishReason.STOP
+        reply = self._turns.reply([completion.text for completion in drawn], len(images)) if is_whole else None
+        if reply is None:
+            return ()
+        try:
+            looked = [] if reply.look is None else [Part(image=part_of_image(images[reply.look.image], reply.look))]
+        except MediaError as error:
+            drawn.append(Completion("", FinishReason.ERROR, error=f"{UNREADABLE}: {error}"))
+            return ()
+        return _turn("assistant", drawn[-1].text), Message("user", (*looked, Part(text=reply.text)))
+
+    def _joined(self, drawn: Sequence[Completion]) -> Completion:
+        if len(drawn) == 1:
+            return drawn[0]
+        return replace(
+            drawn[-1],
+            text="" if drawn[-1].failed else self._turns.join([completion.text for completion in drawn]),
+            num_tokens=sum(completion.num_tokens for completion in drawn),
+            num_prompt_tokens=sum(completion.num_prompt_tokens for completion in drawn),
+            token_ids=(),
+            logprobs=(),
+            from_cache=all(completion.from_cache for completion in drawn),
+        )
 
 
-def _joined(first: Completion, second: Completion) -> Completion:
-    return replace(
-        second,
-        text="" if second.failed else join_turns(first.text, second.text),
-        num_tokens=first.num_tokens + second.num_tokens,
-        num_prompt_tokens=first.num_prompt_tokens + second.num_prompt_tokens,
-        token_ids=(),
-        logprobs=(),
-        from_cache=first.from_cache and second.from_cache,
-    )
+def part_of_image(image: bytes, look: Look) -> bytes:
+    """Return the part of an image that a judge looks at, as PNG. Raise MediaError for one that cannot be decoded."""
+    whole = decode_image(image)
+    return encode_png(whole.crop(look.pixels(*whole.size)))
 
 
 def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from rewardlab.data.images import decode_image
-from rewardlab.errors import CheckpointError
+from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.attention import ATTENTIONS
-from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
+from rewardlab.models.families import end_token_ids, image_fields, left_pad, text_before, vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.models.model_config import max_positions
+from rewardlab.models.processed_images import OF_ROWS
 from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import HF, UNREADABLE, EngineArgsParser, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits
@@ -66,6 +67,25 @@ def thinking_opening(processor: Any) -> str:
     """Return the ``<think>``, with the blanks behind it, in which a processor's chat template ends each prompt; "" for most."""
     chat = chat_of([Message("user", (Part("."),))])
     return opened_thinking(str(processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)))
+
+
+def user_turn(processor: Any, content: str, images: Sequence[Any] = ()) -> tuple[list[int], dict[str, Any]]:
+    """Return the tokens from the end of a model's turn, with its end token, to the beginning of its next one, and the fields of
+    the ``images`` that the user's turn between begins with. Raise ConfigError for a family whose fields depend on the other
+    images of a prompt."""
+    marker = "\u241e"
+    shown = [{"type": "image"} for _ in images] + [{"type": "text", "text": content}]
+    said = [{"type": "text", "text": text} for text in (".", marker)]
+    roles = [("user", [said[0]]), ("assistant", [said[1]]), ("user", shown)]
+    chat = [{"role": role, "content": parts} for role, parts in roles]
+    text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True).partition(marker)[2]
+    if not images:
+        return list(processor.tokenizer(text, add_special_tokens=False)["input_ids"]), {}
+    inputs = processor(text=[text], images=[list(images)], add_special_tokens=False, return_tensors="pt")
+    fields = image_fields(inputs)
+    if not OF_ROWS.isdisjoint(fields) or text_before(processor):
+        raise ConfigError(f"{type(processor).__name__} takes no more images within a chat; use a template without looks")
+    return list(inputs["input_ids"][0].tolist()), fields
 
 
 def encode(

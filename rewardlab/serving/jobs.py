@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from rewardlab.errors import InputError
 from rewardlab.judging.judge import Judge
-from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams, TwoTurns
+from rewardlab.samplers.base import UNREADABLE, InTurns, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
@@ -138,7 +138,7 @@ class ChatJob:
         return _digest(["chat", *map(str, astuple(self.params)), *parts], ())
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
-        sampler = engine.sampler.of_one_turn if isinstance(engine.sampler, TwoTurns) else engine.sampler
+        sampler = engine.sampler.of_one_turn if isinstance(engine.sampler, InTurns) else engine.sampler
         return list(sampler.sample([job.prompt for job in batch], self.params))
 
     def errors(self, result: list[Completion]) -> list[str]:

@@ -33,17 +33,16 @@ from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.strategies import (
     DialogueRollouts,
     ForcedAnswerRollouts,
-    TwoTurnRollouts,
+    TurnRollouts,
     closing_tokens,
     longest_dialogue,
-    user_turn,
 )
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, count_ties, leave_out_unreadable, pairs_of, refuse_repeated_ids
-from rewardlab.training.run.preflight import drop_too_long
+from rewardlab.training.run.preflight import drop_too_long, room_between_turns
 from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 from rewardlab.verdicts.formats import answer_opening
@@ -141,8 +140,8 @@ def build_trainer(
     if config.forced_answer_length:
         closing = answer_opening(template.verdict_format)
         more = {"rollouts": ForcedAnswerRollouts(processor, closing, config.forced_answer_length), **more}
-    if template.followup:
-        more = {"rollouts": TwoTurnRollouts(processor, template.followup), **more}
+    if template.turns:
+        more = {"rollouts": TurnRollouts(processor, template.turns), **more}
     if config.process_reward:
         load = partial(ProcessReward.load, config, template, processor.tokenizer)
         more = {"process_reward": lambda device: load(device=device), **more}
@@ -182,8 +181,14 @@ def train_rl(
         raise ConfigError(
             f"consistency.reader=blind reads checks, and template {template.name} has none; use template=checklist"
         )
-    if template.followup and config.overlong_margin:
-        raise ConfigError(f"overlong_margin: template {template.name} has two turns, each of its own length; set it to null")
+    if template.turns and config.overlong_margin:
+        raise ConfigError(
+            f"overlong_margin: template {template.name} has several turns, each of its own length; set it to null"
+        )
+    if config.look_cost and not template.looks:
+        raise ConfigError(
+            f"look_cost: judgments of template {template.name} do not look again; use template=look, or leave it 0"
+        )
     if config.forced_answer_length and not answer_opening(template.verdict_format):
         raise ConfigError(
             f"forced_answer_length: judgments in format {template.verdict_format} have no </think> between reasoning and "
@@ -198,9 +203,10 @@ def train_rl(
     room = config.max_completion_length
     if config.self_verify:
         room = longest_dialogue(load_processor(config.model), room)
-    if template.followup:
+    if template.turns:
         require_turns(config.model, template, thinking_opening(load_processor(config.model)))
-        room = 2 * room + len(user_turn(load_processor(config.model), template.followup))
+        room *= template.turns.most
+    room += room_between_turns(config, template)
     if config.forced_answer_length:
         closing = closing_tokens(load_processor(config.model), answer_opening(template.verdict_format))
         room += len(closing) + config.forced_answer_length

@@ -76,9 +76,9 @@ def test_only_what_is_cut_while_it_thinks_continues(made: Any) -> None:
         texts[3],
     ]
     first = len(texts[1])
-    assert trajectories[1].forced == (first, first + len(closing))
+    assert trajectories[1].forced == ((first, first + len(closing)),)
     assert trajectories[1].logprobs == [-0.5] * first + [0.0] * len(closing) + [-0.5] * 2
-    assert trajectories[0].forced == trajectories[3].forced == (0, 0)
+    assert trajectories[0].forced == trajectories[3].forced == ()
     assert facts["rollouts"].max_new_tokens is None
 
 

@@ -18,15 +18,17 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.rollout import Rollout, Scored
+from rewardlab.samplers.hf import user_turn
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
-from rewardlab.training.policy_gradient.rollouts.strategies import TwoTurnRollouts, user_turn
+from rewardlab.training.policy_gradient.rollouts.strategies import TurnRollouts
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import sft_dialogues, train_sft
 from rewardlab.types import Choice, Completion, FinishReason, Message, Part, PreferencePair, choice_of
 from rewardlab.verdicts.checklist import ClaimCheck, ClaimFinding, join_turns, split_turns, write_checks
+from rewardlab.verdicts.turns import CheckTurns
 from tests.support.checklist_judge import checking
 from tests.support.configs import WITH_CRITIC, short_rl_config
 
@@ -118,7 +120,7 @@ def test_a_rollout_has_both_turns(tiny_checkpoint: Path) -> None:
     processor = load_processor(str(tiny_checkpoint))
     tokenizer = processor.tokenizer
     end = tokenizer.eos_token_id
-    inserted = user_turn(processor, TURNS.followup)
+    inserted, _ = user_turn(processor, TURNS.followup)
     inserted = inserted[1:] if inserted[0] == end else inserted
 
     def ids(text: str) -> list[int]:
@@ -131,12 +133,12 @@ def test_a_rollout_has_both_turns(tiny_checkpoint: Path) -> None:
         calls.append((prompt_ids, list(rows)))
         return (firsts if len(calls) == 1 else seconds), None
 
-    rollouts = TwoTurnRollouts(processor, TURNS.followup)
+    rollouts = TurnRollouts(processor, CheckTurns(TURNS.followup))
     made = rollouts.complete([[7], [8], [9]], None, {}, Sampling(sample, lambda flag: flag, frozenset({end}), 6))
     assert calls[1] == ([[7, *firsts[0], *inserted], [9, *firsts[2], *inserted]], [0, 2])
     assert made[0].tokens == [*firsts[0], *inserted, *seconds[0]]
-    assert made[0].forced == (len(firsts[0]), len(firsts[0]) + len(inserted))
-    assert made[1].forced == (0, 0)
+    assert made[0].forced == ((len(firsts[0]), len(firsts[0]) + len(inserted)),)
+    assert made[1].forced == ()
     texts: list[str] = []
 
     def score(some: Any) -> Scored:
@@ -150,9 +152,9 @@ def test_a_rollout_has_both_turns(tiny_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        (WITH_CRITIC, "template checklist_turns has two turns, and advantage gae takes one"),
-        ({"hot_token": {}}, "template checklist_turns has two turns, and hot_token takes one"),
-        ({"overlong_margin": 8}, "overlong_margin: template checklist_turns has two turns"),
+        (WITH_CRITIC, "template checklist_turns has several turns, and advantage gae takes one"),
+        ({"hot_token": {}}, "template checklist_turns has several turns, and hot_token takes one"),
+        ({"overlong_margin": 8}, "overlong_margin: template checklist_turns has several turns"),
         ({"template": "plain", "follows_weight": 0.5}, "follows_weight: template plain has no checks"),
         ({"template": "plain", "consistency": {"reader": "blind"}}, "consistency.reader=blind reads checks"),
         ({"template": "best"}, "template best rates responses or orders a list, and rl takes verdicts on pairs"),

@@ -158,8 +158,10 @@ class RolloutBatch:
         from_N1 = torch.tensor([[part.trained_from] for part in trajectories], device=device)
         ends = [len(part.tokens) if part.trained_until is None else part.trained_until for part in trajectories]
         until_N1 = torch.tensor(ends, device=device)[:, None]
-        forced_N12 = torch.tensor([part.forced for part in trajectories], device=device)[:, None]
-        forced_NT = (places_T >= forced_N12[..., 0]) & (places_T < forced_N12[..., 1])
+        forced_NT = torch.zeros_like(shape, dtype=torch.bool)
+        for n, part in enumerate(trajectories):
+            for begin, end in part.forced:
+                forced_NT[n, begin:end] = True
         batch = replace(
             self,
             loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1) * (places_T < until_N1) * ~forced_NT,

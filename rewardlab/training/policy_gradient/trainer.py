@@ -29,8 +29,10 @@ from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import (
     IMAGE_FIELDS,
     IMAGE_ROWS,
+    TOKEN_FIELDS,
     Fields,
     images_by_prompt,
+    join_images,
     patch_token_id,
     share_rows,
     with_image_rows,
@@ -358,7 +360,19 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             images |= {name: value for name, value in self._images.last.items() if name in IMAGE_FIELDS and name not in images}
             rows = forward_fields(images, padded["prompt_ids"], self._image_token)[IMAGE_ROWS]
             padded[IMAGE_ROWS] = share_rows(rows, [rollout.images or () for rollout in rollouts])
+            padded |= self._with_looks(padded, torch.cat([padded["prompt_ids"], padded["completion_ids"]], 1))
         self._images.clear()
+
+    def _with_looks(self, fields: Fields, ids_NL: Tensor) -> Fields:
+        """Return the model inputs of the current rollouts with the images that stand within completions."""
+        looks = [rollout.trajectory.image_fields for rollout in self._current]
+        if not any(looks):
+            return fields
+        dtype = next(row["pixel_values"].dtype for row in fields[IMAGE_ROWS] if row)
+        looks = [{name: value.to(ids_NL.device) for name, value in of.items()} for of in looks]
+        looks = [{**of, "pixel_values": of["pixel_values"].to(dtype)} if of else of for of in looks]
+        marked = {name: fields[name].masked_fill(ids_NL == self._image_token, 1) for name in TOKEN_FIELDS if name in fields}
+        return {**fields, **marked, IMAGE_ROWS: [join_images(both) for both in zip(fields[IMAGE_ROWS], looks, strict=True)]}
 
     def _generate(self, prompts: list[Any]) -> Any:
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
@@ -503,7 +517,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
         if self.value_only:  # the critic needs none
             return input_ids.new_zeros((len(input_ids), logits_to_keep), dtype=torch.float32), None, None
-        fields = self._parts.image_fields(forward_fields(more, input_ids, self._image_token))
+        fields = forward_fields(more, input_ids, self._image_token)
+        if IMAGE_ROWS not in more:  # TRL's own call, about the current rollouts
+            fields = self._with_looks(fields, input_ids)
+        fields = self._parts.image_fields(fields)
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
         self._add_metrics({"tokens/padding_frac": padding_frac(widths, passes)})

@@ -19,7 +19,7 @@ from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.inputs import pairs_of, unreadable_rows
-from rewardlab.training.run.preflight import TokenCounter, context_of, processor_of
+from rewardlab.training.run.preflight import TokenCounter, context_of, processor_of, room_between_turns
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, PreferencePair
 
 DEFAULT_ANSWER_TOKENS = 1024  # as of `bench run`
@@ -177,7 +177,8 @@ def short_enough(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, 
         return pairs
     writes = template.verdict_format != "bare" and not isinstance(config, RMConfig)  # else probabilities or numbers are read
     counter = TokenCounter(processor_of(config))
-    room = answer_tokens(config) * (2 if template.followup else 1) if writes else 0
+    turns = template.turns.most if template.turns else 1
+    room = answer_tokens(config) * turns + room_between_turns(config, template) if writes else 0
     kept = [pair for pair in pairs if max(counter.sample(pair, o, template, room=room).total for o in BOTH_ORDERS) <= limit]
     if not kept:
         raise DataError(f"every pair to evaluate is longer than {limit:,} tokens; lower evaluation.max_tokens or pixels.max")

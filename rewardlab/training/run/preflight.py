@@ -24,7 +24,7 @@ from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, select_pairs
 from rewardlab.data.rows import media_of
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.attention import check_attention
 from rewardlab.models.families import (
     count_image_tokens,
@@ -39,7 +39,7 @@ from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import Advance, bar, log_line
-from rewardlab.samplers.hf import chat_of, special_tokens, thinking_opening
+from rewardlab.samplers.hf import chat_of, special_tokens, thinking_opening, user_turn
 from rewardlab.training.run.capabilities import refuse_incapable
 from rewardlab.training.run.folder import has_begun, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
@@ -71,6 +71,18 @@ def drop_too_long(
     """Return the pairs that fit, as :func:`numbers_that_fit` says; ``room`` is what a rollout may add, in tokens."""
     numbers = numbers_that_fit(pairs, config, template, out, room=room)
     return pairs if len(numbers) == len(pairs) else select_pairs(pairs, numbers)
+
+
+def room_between_turns(config: TrainConfig, template: Template) -> int:
+    """Return the most tokens that stand between the turns of a judgment, 0 for one turn. Raise ConfigError for looks with a
+    model whose images have an unknown number of tokens."""
+    if template.turns is None:
+        return 0
+    processor = processor_of(config)
+    tokens, images = len(user_turn(processor, template.followup)[0]), most_image_tokens(processor) if template.looks else 0
+    if images is None:
+        raise ConfigError(f"{config.model}: how many tokens an image has at most is unknown; use a template without looks")
+    return (template.turns.most - 1) * (tokens + images)
 
 
 def numbers_that_fit(

@@ -32,10 +32,11 @@ from rewardlab.samplers.hf import chat_of
 from rewardlab.training.run.folder import has_begun
 from rewardlab.training.run.preflight import Candidate, SampleTokens, TokenCounter, short_samples
 from rewardlab.types import Message, Order, Part, PreferencePair
-from rewardlab.verdicts.checklist import split_turns
 from rewardlab.verdicts.parse import continuation
+from rewardlab.verdicts.turns import JudgmentTurns
 
 Chat = list[dict[str, Any]]
+Turn = dict[str, Any]  # role, content, and of a user's turn perhaps a look at a part of an image
 SPECIAL_TOKENS = "special_tokens.jsonl"
 
 
@@ -119,16 +120,16 @@ def _columns(pair: PreferencePair, prompts: dict[Order, tuple[Chat, list[Image]]
 @dataclass(frozen=True)
 class SFTDialogue:
     """What is learnt of pair ``number`` shown in ``order``: an answer, after earlier ``turns``; None: the pair's judgment, or
-    its ``part``, the first or the second turn of a checklist (0: all of it)."""
+    its turn number ``part`` from 1 on (0: all of it)."""
 
     number: int
     order: Order
     answer: str | None = None
-    turns: tuple[dict[str, str], ...] = ()
+    turns: tuple[Turn, ...] = ()
     part: int = 0
 
 
-def turn(role: str, content: str) -> dict[str, str]:
+def turn(role: str, content: str) -> Turn:
     return {"role": role, "content": content}
 
 
@@ -161,9 +162,10 @@ def list_special_tokens(answers: Iterable[tuple[str, str]], specials: Sequence[s
         )
 
 
-def _in_parts(message: dict[str, str], specials: Sequence[str]) -> dict[str, Any]:
+def _in_parts(message: Turn, specials: Sequence[str]) -> dict[str, Any]:
     text = completion_to_learn(message["content"], specials)
-    return {"role": message["role"], "content": [{"type": "text", "text": text}]}
+    looked = [{"type": "image"}] if message.get("look") else []
+    return {"role": message["role"], "content": [*looked, {"type": "text", "text": text}]}
 
 
 def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> Dataset:
@@ -183,7 +185,10 @@ def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[s
         number, order, turns, part = json.loads(key)
         pair, prompts = reader.read(number, [Order(order)])
         chat, images = prompts[Order(order)]
-        turns, answer = judgment_turns(pair, SFTDialogue(number, Order(order), answer, tuple(turns), part), reader.template)
+        dialogue = SFTDialogue(number, Order(order), answer, tuple(turns), part)
+        turns, answer = judgment_turns(pair, dialogue, reader.template, len(images))
+        looks = [message["look"] for message in turns if message.get("look")]
+        images = [*images, *(images[look.image].crop(look.pixels(*images[look.image].size)) for look in looks)]
         learnt = completion_to_learn(answer, reader.specials)
         learnt = reader.opening + continuation(learnt, reader.opening)
         rows["prompt"].append([*chat, *(_in_parts(message, reader.specials) for message in turns)])
@@ -221,22 +226,34 @@ def places_that_fit(
 
 def dialogue_messages(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[list[Message], str]:
     """Return the messages before a dialogue's answer, and the answer."""
-    before, answer = judgment_turns(pair, dialogue, template)
+    before, answer = judgment_turns(pair, dialogue, template, 0)
     turns = [Message(turn["role"], (Part(turn["content"]),)) for turn in before]
     return [*build_messages(pair, order=dialogue.order, template=template), *turns], answer
 
 
-def judgment_turns(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[tuple[dict[str, str], ...], str]:
-    """Return the turns before a dialogue's answer, and the answer. Raise DataError for a part of what is no checklist."""
-    if dialogue.answer is not None or not dialogue.part:
+def judgment_turns(
+    pair: PreferencePair, dialogue: SFTDialogue, template: Template, num_images: int
+) -> tuple[tuple[Turn, ...], str]:
+    """Return the turns before a dialogue's answer, and the answer. A user's turn may have a ``look`` at one of the
+    ``num_images`` that the prompt shows. Raise DataError for a part of a judgment that is not the template's."""
+    if dialogue.answer is not None or not dialogue.part or template.turns is None:
         return dialogue.turns, pair.judgment if dialogue.answer is None else dialogue.answer
+    parts = split_judgment(pair, template.turns, template.name)
+    before: list[Turn] = []
+    for number in range(1, dialogue.part):
+        reply = template.turns.reply(parts[:number], num_images)
+        if reply is None:
+            raise DataError(f"{pair.pair_id}: turn {number} of its judgment does not look at one of its {num_images} images")
+        before += [turn("assistant", parts[number - 1]), {**turn("user", reply.text), "look": reply.look}]
+    return tuple(before), parts[dialogue.part - 1]
+
+
+def split_judgment(pair: PreferencePair, turns: JudgmentTurns, template: str) -> list[str]:
+    """Return the turns of a pair's judgment. Raise DataError for one that is not the template's."""
     try:
-        checks, verification = split_turns(pair.judgment)
+        return turns.split(pair.judgment)
     except ValueError as error:
-        raise DataError(f"{pair.pair_id}: its judgment is none for template {template.name}: {error}") from error
-    if dialogue.part == 1:
-        return (), checks
-    return (turn("assistant", checks), turn("user", template.followup)), verification
+        raise DataError(f"{pair.pair_id}: its judgment is none for template {template}: {error}") from error
 
 
 def count_dialogue(pair: PreferencePair, dialogue: SFTDialogue, counter: TokenCounter, template: Template) -> SampleTokens:

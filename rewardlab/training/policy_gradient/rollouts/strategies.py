@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from rewardlab.metrics.running import Metric
-from rewardlab.models.families import Fields, select_fields
+from rewardlab.models.families import Fields, add_images, join_images, patch_token_id, select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
-from rewardlab.samplers.hf import thinking_opening
+from rewardlab.samplers.hf import thinking_opening, user_turn
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.sampling import (
     Collected,
@@ -23,7 +23,7 @@ from rewardlab.training.policy_gradient.rollouts.sampling import (
     WholeRollouts,
     as_metrics,
 )
-from rewardlab.verdicts.checklist import join_turns
+from rewardlab.verdicts.turns import JudgmentTurns
 
 
 class TruncatedRollouts:
@@ -93,59 +93,102 @@ class TruncatedRollouts:
         self._source.load_state_dicts([state["source"] for state in states])
 
 
+@dataclass(frozen=True)
+class Insertion:
+    """What stands between two parts of a rollout: tokens that the policy did not choose, and the fields of the ``images`` that
+    they show."""
+
+    tokens: list[int]
+    images: tuple[Any, ...] = ()
+    fields: Fields = field(default_factory=dict)
+
+
 class ContinuedRollouts(WholeRollouts):
-    """Whole rollouts; those that :meth:`is_continued` are continued after the ``inserted`` tokens, by up to ``length`` tokens
-    (None: as many as a rollout may have). The inserted ones are context and not trained on; those before and after them are."""
+    """Whole rollouts that are continued after each :meth:`insertion`, by up to ``length`` tokens (None: as many as a rollout
+    may have). The inserted tokens are context and not trained on; those before and after them are."""
 
-    def __init__(self, inserted: list[int], length: int | None = None) -> None:
-        self._inserted, self._length = inserted, length
+    def __init__(self, processor: Any, length: int | None = None) -> None:
+        self._processor, self._length = processor, length
+        self._image_token = patch_token_id(processor)
 
-    def is_continued(self, tokens: Sequence[int], sampling: Sampling) -> bool:
-        """Return whether a completion is continued."""
+    def insertion(self, made: Trajectory, images: Sequence[Any], sampling: Sampling) -> Insertion | None:
+        """Return what follows a rollout so far about some images; None where it is not continued."""
         raise NotImplementedError
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        return str(self._processor.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def turns_of(self, made: Trajectory) -> list[str]:
+        """Return the texts of a rollout between what was inserted."""
+        begins = [0, *(end for _, end in made.forced)]
+        ends = [*(begin for begin, _ in made.forced), len(made.tokens)]
+        return [self.decoded(made.tokens[begin:end]) for begin, end in zip(begins, ends, strict=True)]
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         made = super().complete(prompt_ids, images, fields, sampling)
-        open_rows = [n for n, part in enumerate(made) if self.is_continued(part.tokens, sampling)]
-        if sampling.all_processes(not open_rows):
-            return made
-        rows = open_rows or [0]  # another process has some: this one takes part and drops its own
-        so_far = [prompt_ids[row] + made[row].tokens + self._inserted for row in rows]
-        grown = select_fields(fields, rows, [len(ids) for ids in so_far])
-        self.max_new_tokens = self._length  # of the next call of the sampler
-        try:
-            answers, drawn = sampling.sample(so_far, None if images is None else [images[row] for row in rows], grown, rows)
-        finally:
-            self.max_new_tokens = None
-        for n, row in enumerate(open_rows):
-            tokens, logprobs = made[row].tokens, made[row].logprobs
-            both = None if logprobs is None or drawn is None else logprobs + [0.0] * len(self._inserted) + drawn[n]
-            forced = (len(tokens), len(tokens) + len(self._inserted))
-            made[row] = Trajectory(tokens + self._inserted + answers[n], both, forced=forced)
-        return made
+        shown = [list(of_prompt) for of_prompt in images] if images else [[] for _ in prompt_ids]
+        of_prompts = list(map(len, shown))
+        while True:
+            all_inserted = [
+                self.insertion(part, pictures[:number], sampling)
+                for part, pictures, number in zip(made, shown, of_prompts, strict=True)
+            ]
+            inserted = {row: each for row, each in enumerate(all_inserted) if each is not None}
+            if sampling.all_processes(not inserted):
+                return made
+            for row, each in inserted.items():
+                shown[row] += each.images
+                made[row] = _with_insertion(made[row], each)
+            rows = list(inserted) or [0]  # another process has some: this one takes part and drops its own
+            so_far = [prompt_ids[row] + made[row].tokens for row in rows]
+            grown = select_fields(fields, rows, [len(ids) for ids in so_far])
+            grown = add_images(grown, [made[row].image_fields for row in rows], so_far, self._image_token)
+            self.max_new_tokens = self._length  # of the next call of the sampler
+            try:
+                answers, drawn = sampling.sample(so_far, [shown[row] for row in rows] if images else None, grown, rows)
+            finally:
+                self.max_new_tokens = None
+            for n, row in enumerate(inserted):
+                part, logprobs = made[row], None if drawn is None else drawn[n]
+                both = None if part.logprobs is None or logprobs is None else part.logprobs + logprobs
+                made[row] = replace(part, tokens=part.tokens + answers[n], logprobs=both)
 
 
-class TwoTurnRollouts(ContinuedRollouts):
-    """A checklist of two turns as one rollout: its checks, and the answer to ``followup``. The reward reads the judgment of
-    both (:func:`rewardlab.verdicts.checklist.join_turns`)."""
+def _with_insertion(made: Trajectory, inserted: Insertion) -> Trajectory:
+    begin, end = len(made.tokens), len(made.tokens) + len(inserted.tokens)
+    return replace(
+        made,
+        tokens=made.tokens + inserted.tokens,
+        logprobs=None if made.logprobs is None else made.logprobs + [0.0] * len(inserted.tokens),
+        forced=(*made.forced, (begin, end)),
+        image_fields=join_images([made.image_fields, inserted.fields]),
+    )
 
-    def __init__(self, processor: Any, followup: str) -> None:
-        self._tokenizer = processor.tokenizer
-        super().__init__(user_turn(processor, followup))
 
-    def is_continued(self, tokens: Sequence[int], sampling: Sampling) -> bool:
-        if self._inserted[0] in sampling.ends:  # the first turn has its end token already
-            self._inserted = self._inserted[1:]
-        return tokens[-1] in sampling.ends
+class TurnRollouts(ContinuedRollouts):
+    """Judgments of several turns (:mod:`rewardlab.verdicts.turns`), each as one rollout. The reward reads the judgment of all
+    turns."""
 
-    def _judgment(self, rollout: Rollout) -> str:
-        begin, end = rollout.trajectory.forced
-        texts = (rollout.token_ids[:begin], rollout.token_ids[end:]) if end else (rollout.token_ids, [])
-        first, second = (str(self._tokenizer.decode(ids, skip_special_tokens=True)) for ids in texts)
-        return join_turns(first, second) if end else first
+    def __init__(self, processor: Any, turns: JudgmentTurns) -> None:
+        super().__init__(processor)
+        self._turns = turns
+
+    def insertion(self, made: Trajectory, images: Sequence[Any], sampling: Sampling) -> Insertion | None:
+        is_whole = made.tokens[-1] in sampling.ends
+        reply = self._turns.reply(self.turns_of(made), len(images)) if is_whole else None
+        if reply is None:
+            return None
+        whole = None if reply.look is None else images[reply.look.image]
+        looked = [] if whole is None or reply.look is None else [whole.crop(reply.look.pixels(*whole.size))]
+        tokens, fields = user_turn(self._processor, reply.text, looked)
+        return Insertion(tokens[1:] if tokens[0] in sampling.ends else tokens, tuple(looked), fields)  # the turn has its end
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
-        return super().collect([replace(rollout, text=self._judgment(rollout)) for rollout in rollouts], score)
+        turns = [self.turns_of(rollout.trajectory) for rollout in rollouts]
+        joined = [replace(rollout, text=self._turns.join(of)) for rollout, of in zip(rollouts, turns, strict=True)]
+        collected = super().collect(joined, score)
+        mean = Metric(sum(map(len, turns)) / max(1, len(turns)), len(turns))
+        return Collected(collected.rollouts, collected.metrics | {"turns/mean": mean})
 
 
 class ForcedAnswerRollouts(ContinuedRollouts):
@@ -153,17 +196,18 @@ class ForcedAnswerRollouts(ContinuedRollouts):
     and opens the answer, of which up to ``length`` tokens are sampled."""
 
     def __init__(self, processor: Any, closing: str, length: int) -> None:
-        self._tokenizer, self._opening = processor.tokenizer, thinking_opening(processor)
-        super().__init__(closing_tokens(processor, closing), length)
+        super().__init__(processor, length)
+        self._opening, self._closing = thinking_opening(processor), closing_tokens(processor, closing)
 
-    def is_continued(self, tokens: Sequence[int], sampling: Sampling) -> bool:
-        """Return whether a completion is cut within its thinking."""
-        text = self._opening + str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
-        return tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
+    def insertion(self, made: Trajectory, images: Sequence[Any], sampling: Sampling) -> Insertion | None:
+        """Return the closing of a rollout that is cut within its thinking."""
+        text = self._opening + self.decoded(made.tokens)
+        is_cut = made.tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
+        return Insertion(self._closing) if is_cut and not made.forced else None
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
         collected = super().collect(rollouts, score)
-        forced = [rollout for rollout in collected.rollouts if rollout.trajectory.forced[1]]
+        forced = [rollout for rollout in collected.rollouts if rollout.trajectory.forced]
         metrics = {"forced/frac": Metric(len(forced) / max(1, len(rollouts)), len(rollouts))}
         if forced:
             metrics["forced/verdict_frac"] = Metric(sum(rollout.parsed for rollout in forced) / len(forced), len(forced))
@@ -198,21 +242,9 @@ class Dialogue:
         self.turns += [len(self.policy_turns)] * len(tokens)
 
 
-def user_turn(processor: Any, content: str) -> list[int]:
-    """Return the tokens from the end of the policy's turn, with its end token, to the beginning of its next one."""
-    marker = "\u241e"
-    chat = [("user", "."), ("assistant", marker), ("user", content)]
-    text = processor.apply_chat_template(
-        [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in chat],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    return list(processor.tokenizer(text.partition(marker)[2], add_special_tokens=False)["input_ids"])
-
-
 def longest_dialogue(processor: Any, max_completion_length: int) -> int:
     """Return the most tokens after the prompt: a judgment, its verification, a revision, and what the user says between."""
-    return 3 * max_completion_length + sum(len(user_turn(processor, content)) for content in (VERIFY, REVISE))
+    return 3 * max_completion_length + sum(len(user_turn(processor, content)[0]) for content in (VERIFY, REVISE))
 
 
 class DialogueRollouts(WholeRollouts):
@@ -229,7 +261,7 @@ class DialogueRollouts(WholeRollouts):
         self._ends: frozenset[int] = frozenset()
 
     def _user_turn(self, content: str) -> list[int]:
-        ids = user_turn(self._processor, content)
+        ids, _ = user_turn(self._processor, content)
         return ids[1:] if ids[0] in self._ends else ids  # the policy's turn holds its end token already
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:

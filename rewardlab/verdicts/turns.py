@@ -1,0 +1,124 @@
+"""Judgments of several turns: how one text is split into them, and what the user says between them.
+
+A judgment is stored, read and rewarded as one text, whoever wrote its turns: a model that is asked, the rows of SFT, a rollout
+of RL. Two kinds: a checklist whose verification is a second turn, and a judgment that looks again.
+
+A judge looks again where a turn ends in ``<look>2: 25 0 50 25</look>``: the left, top, right and bottom edge of a part of the
+second image shown, in percent of its width and height; without ``2:`` it is the first. The user's turn is then that part, at
+the resolution of the image itself. Any other end of a turn ends the judgment, which fails unless it has a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rewardlab.verdicts.checklist import join_turns, split_turns
+
+MAX_LOOKS = 3
+_LOOK = re.compile(r"<look>\s*(?:([0-9]{1,2})\s*:)?\s*([0-9]{1,3})\s+([0-9]{1,3})\s+([0-9]{1,3})\s+([0-9]{1,3})\s*</look>")
+_WHOLE = 100  # percent
+
+
+@dataclass(frozen=True)
+class Look:
+    """A part of the image number ``image`` (from 0 on): left, top, right and bottom edge in percent, 0..100."""
+
+    image: int
+    box: tuple[int, int, int, int]
+
+    def pixels(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Return the edges in an image of this size, a pixel apart at least."""
+        left, top, right, bottom = self.box
+        return (
+            left * width // _WHOLE,
+            top * height // _WHOLE,
+            math.ceil(right * width / _WHOLE),
+            math.ceil(bottom * height / _WHOLE),
+        )
+
+    def __str__(self) -> str:
+        return f"<look>{f'{self.image + 1}: ' if self.image else ''}{' '.join(map(str, self.box))}</look>"
+
+
+def read_look(turn: str) -> Look | None:
+    """Return the look that a turn ends in; None if it ends in anything else, or in a part without area."""
+    places = list(_LOOK.finditer(turn))
+    if not places or turn[places[-1].end() :].strip():
+        return None
+    image, *edges = places[-1].groups()
+    left, top, right, bottom = map(int, edges)
+    if not (left < right <= _WHOLE and top < bottom <= _WHOLE) or image in ("0", "00"):
+        return None
+    return Look(int(image or 1) - 1, (left, top, right, bottom))
+
+
+def num_looks(judgment: str) -> int:
+    """Return how often a judgment looks again."""
+    return len(_LOOK.findall(judgment))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The user's turn: a part of an image (None: none), and the text behind it."""
+
+    text: str
+    look: Look | None = None
+
+
+class JudgmentTurns(Protocol):
+    """The turns of a judgment, of which it has ``most`` at most."""
+
+    most: int
+
+    def split(self, text: str) -> list[str]:
+        """Return the judge's turns. Raise ValueError for what is no judgment of this kind."""
+        ...
+
+    def join(self, turns: Sequence[str]) -> str:
+        """Return the judgment of some turns, as :meth:`split` splits it."""
+        ...
+
+    def reply(self, turns: Sequence[str], num_images: int) -> Reply | None:
+        """Return what the user says after the ``turns`` so far about so many images; None if the judgment is at its end."""
+        ...
+
+
+@dataclass(frozen=True)
+class CheckTurns:
+    """A checklist: its checks, and after the ``followup`` their verification with the verdict."""
+
+    followup: str
+    most = 2
+
+    def split(self, text: str) -> list[str]:
+        return list(split_turns(text))
+
+    def join(self, turns: Sequence[str]) -> str:
+        return join_turns(*turns) if len(turns) > 1 else turns[0]
+
+    def reply(self, turns: Sequence[str], num_images: int) -> Reply | None:
+        return Reply(self.followup) if len(turns) < self.most else None
+
+
+@dataclass(frozen=True)
+class LookTurns:
+    """A judgment that looks again, up to :data:`MAX_LOOKS` times; ``followup`` is the text behind each part of an image."""
+
+    followup: str
+    most = MAX_LOOKS + 1
+
+    def split(self, text: str) -> list[str]:
+        ends = [place.end() for place in _LOOK.finditer(text)][: self.most - 1]
+        turns = [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+        return [turn for turn in turns if turn.strip()]
+
+    def join(self, turns: Sequence[str]) -> str:
+        return "".join(turns)
+
+    def reply(self, turns: Sequence[str], num_images: int) -> Reply | None:
+        look = read_look(turns[-1]) if len(turns) < self.most else None
+        return Reply(self.followup, look) if look is not None and look.image < num_images else None

@@ -1,0 +1,207 @@
+"""Judgments that look again at a part of an image: as they are asked, learnt, rewarded and read."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from rewardlab.config import RLConfig, SFTConfig
+from rewardlab.data.images import encode_png
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.engines import open_generative_judge
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.loading import load_processor
+from rewardlab.prompts import load_template
+from rewardlab.rewards.judgment import terms_of
+from rewardlab.samplers.hf import user_turn
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.training.rl import train_rl
+from rewardlab.training.run.rows import PromptReader, dialogue_dataset
+from rewardlab.training.sft import sft_dialogues, train_sft
+from rewardlab.types import Choice, Message, Order, PreferencePair, choice_of
+from rewardlab.verdicts.turns import MAX_LOOKS, Look, LookTurns, read_look
+from tests.support.configs import WITH_CRITIC, short_rl_config
+
+LOOK = load_template("look")
+WIDTH, HEIGHT = 200, 100
+CORNERS = {(0, 0): "red", (50, 0): "green", (0, 50): "blue", (50, 50): "white"}  # left and top, in percent
+
+
+def picture() -> bytes:
+    image = Image.new("RGB", (WIDTH, HEIGHT))
+    for (left, top), color in CORNERS.items():
+        image.paste(color, (left * WIDTH // 100, top * HEIGHT // 100, WIDTH, HEIGHT))
+    return encode_png(image)
+
+
+def look_at(left: int, top: int) -> str:
+    return str(Look(0, (left, top, left + 50, top + 50)))
+
+
+def pair_of(number: int) -> PreferencePair:
+    """A pair whose judgment looks at a corner and says its color; pairs with an odd number show the other order."""
+    corner = (50, 0)
+    order = Order.SWAPPED if number % 2 else Order.GIVEN
+    right = choice_of(0, order)
+    judgment = (
+        f"<think>see{look_at(*corner)}it is {CORNERS[corner]}</think><answer>{1 if right is Choice.FIRST else 2}</answer>"
+    )
+    return PreferencePair(
+        f"p{number}", f"Which color is at {corner[0]} {corner[1]}?", (CORNERS[corner], "black"), 0, images=(picture(),),
+        judgment=judgment, order=order, attempts="2",
+    )  # fmt: skip
+
+
+PAIRS = [pair_of(number) for number in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("turn", "look"),
+    [
+        ("a <look>25 0 50 25</look>", Look(0, (25, 0, 50, 25))),
+        ("<look> 2 :0  0\n100 100 </look>\n", Look(1, (0, 0, 100, 100))),
+        ("<look>0 0 9 9</look><look>1 1 2 2</look>", Look(0, (1, 1, 2, 2))),
+        ("<look>25 0 50 25</look>.", None),
+        ("<look>50 0 25 25</look>", None),
+        ("<look>0 9 9 9</look>", None),
+        ("<look>0 0 101 9</look>", None),
+        ("<look>0: 0 0 9 9</look>", None),
+        ("<look>0 0 9</look>", None),
+        ("<look>0.5 0 9 9</look>", None),
+        ("<look>٣ 0 9 9</look>", None),
+        ("<look>0 0 9 9", None),
+        ("", None),
+    ],
+)
+def test_what_is_a_look(turn: str, look: Look | None) -> None:
+    assert read_look(turn) == look
+    assert look is None or read_look(str(look)) == look
+
+
+@given(st.text(alphabet="<look>/ 0123456789:a", max_size=200) | st.text(max_size=50))
+def test_a_judgment_is_the_one_of_its_turns(text: str) -> None:
+    turns = LookTurns("")
+    assert turns.join(turns.split(text)) == text or not text.strip() or "".join(turns.split(text)).strip() == text.strip()
+    assert len(turns.split(text)) <= turns.most
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 3000), st.integers(1, 3000))
+def test_a_part_is_within_its_image(left: int, top: int, width: int, height: int) -> None:
+    a, b, c, d = Look(0, (left, top, left + 1, top + 1)).pixels(width, height)
+    assert 0 <= a < c <= width
+    assert 0 <= b < d <= height
+
+
+def colors(message: Message) -> list[tuple[tuple[int, int], Any]]:
+    images = [Image.open(io.BytesIO(image)).convert("RGB") for image in message.images]
+    return [(image.size, image.getpixel((0, 0))) for image in images]
+
+
+def test_the_part_is_shown_next() -> None:
+    """A judge that goes on looking is shown three parts, of the right pixels; then, and for what is no look, it ends."""
+    asked: list[tuple[Message, ...]] = []
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> str:
+        asked.append(prompt)
+        number = len(prompt) // 2
+        return "<look>9 9 9 9</look>" if "odd" in prompt[0].text else f"{number}{look_at(*list(CORNERS)[number])}"
+
+    judge = GenerativeJudge(ScriptedSampler(answer), LOOK).greedy()
+    vote = judge.compare(replace(PAIRS[0], judgment="")).votes[0]
+    assert vote.verdict.status == "no_verdict"
+    assert vote.completion.text == "".join(f"{n}{look_at(*corner)}" for n, corner in enumerate(CORNERS))
+    longest = max(asked, key=len)
+    assert [message.role for message in longest] == ["user", *["assistant", "user"] * MAX_LOOKS]
+    assert longest[-1].text == LOOK.followup
+    size = (WIDTH // 2, HEIGHT // 2)
+    assert [colors(message) for message in longest[2::2]] == [
+        [(size, (255, 0, 0))], [(size, (0, 128, 0))], [(size, (0, 0, 255))]
+    ]  # fmt: skip
+    asked.clear()
+    assert {vote.winner for vote in judge.compare(replace(PAIRS[0], question="An odd question")).votes} == {None}
+    assert max(map(len, asked)) == 1
+
+
+def test_an_image_that_is_not_there_or_unreadable() -> None:
+    """A look at a second image of one ends the judgment; at one that cannot be decoded it is an error, not an exception."""
+    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<look>2: 0 0 9 9</look>"), LOOK)
+    assert {vote.verdict.status for vote in judge.compare(PAIRS[0]).votes} == {"no_verdict"}
+    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<look>0 0 9 9</look>"), LOOK)
+    votes = judge.compare(replace(PAIRS[0], images=(b"no image",))).votes
+    assert {vote.verdict.status for vote in votes} == {"error"}
+    assert votes[0].completion.error.startswith("unreadable prompt")
+
+
+def test_each_turn_is_learnt_after_those_before_it() -> None:
+    """With the part that it looked at behind the images of the prompt."""
+    rows = list(dialogue_dataset(PromptReader(PAIRS[1:2], LOOK), sft_dialogues(PAIRS[1:2], LOOK)))
+    first, second = LookTurns("").split(PAIRS[1].judgment)
+    assert [row["completion"][0]["content"] for row in rows] == [first, second]
+    assert [len(row["images"]) for row in rows] == [1, 2]
+    assert (rows[1]["images"][1].size, rows[1]["images"][1].getpixel((0, 0))) == ((WIDTH // 2, HEIGHT // 2), (0, 128, 0))
+    assert rows[1]["prompt"][-1]["content"][0] == {"type": "image"}
+    away = [replace(PAIRS[0], judgment="<think><look>2: 0 0 9 9</look></think><answer>1</answer>")]
+    with pytest.raises(DataError, match="p0: turn 1 of its judgment does not look at one of its 1 images"):
+        list(dialogue_dataset(PromptReader(away, LOOK), sft_dialogues(away, LOOK)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (WITH_CRITIC, "template look has several turns, and advantage gae takes one; use another template"),
+        ({"overlong_margin": 8}, "overlong_margin: template look has several turns"),
+        ({"template": "plain", "look_cost": 0.1}, "look_cost: judgments of template plain do not look again"),
+    ],
+)
+def test_what_rl_refuses(changes: dict[str, Any], name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=name):
+        train_rl(PAIRS, short_rl_config("hf", **{"template": "look", **changes}), tmp_path / "rl")
+
+
+def test_looks_cost() -> None:
+    terms = {term.name: term for term in terms_of(RLConfig.model_validate({"look_cost": 0.25}))}
+    assert terms["looks"].weight == -0.25
+    assert "looks" not in {term.name for term in terms_of(RLConfig.model_validate({}))}
+
+
+def test_the_tokens_of_a_part(tiny_checkpoint: Path) -> None:
+    """They are those that the processor makes of the whole chat."""
+    processor = load_processor(str(tiny_checkpoint))
+    part = Image.new("RGB", (100, 50), "red")
+    tokens, fields = user_turn(processor, "Go on.", [part])
+    chat = [
+        {"role": "user", "content": [{"type": "text", "text": "."}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "x"}]},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Go on."}]},
+    ]
+    text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    whole = processor(text=[text], images=[[part]], return_tensors="pt")
+    assert whole["input_ids"][0].tolist()[-len(tokens) :] == tokens
+    assert fields["pixel_values"].equal(whole["pixel_values"])
+    assert len(user_turn(processor, "Go on.")[0]) < len(tokens)
+
+
+def test_a_run(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Fine-tuned, judging and rewarded. The trainer's log-probs of all trained tokens are the sampler's: both read the parts
+    that were looked at, at the same places."""
+    steps = {"batch_size": 8, "micro_batch_size": 8, "max_steps": 60, "learning_rate": 1e-2, "lr_scheduler": "constant"}
+    config = SFTConfig(model=str(tiny_checkpoint), template="look", data_workers=0, save_steps=100, **steps)
+    started = train_sft(PAIRS, config, tmp_path / "sft")
+    judge = open_generative_judge(f"hf:{started}", temperature=0.0, max_tokens=64)
+    votes = [vote for pair in PAIRS[:4] for vote in judge.compare(replace(pair, judgment="")).votes]
+    assert {vote.completion.text.count("<look>") for vote in votes} == {1}
+    assert sum(vote.verdict.choice is not None for vote in votes) >= 6, [vote.completion.text for vote in votes]
+    rl = short_rl_config(started, template="look", max_completion_length=48, importance={}, max_steps=2, look_cost=0.1)
+    train_rl(PAIRS, rl, tmp_path / "rl")
+    metrics = json.loads((tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()[0])
+    assert metrics["turns/mean"] > 1.5
+    assert metrics["reward/looks"] > 0.5
+    assert 0 < metrics["importance/gap"] < 1e-3
