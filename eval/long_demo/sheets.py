@@ -175,15 +175,17 @@ def _triangle(x: float, y: float, r: float, step: tuple[int, int]) -> list[tuple
     return [(x + dx, y + dy), (x - dx + dy, y - dy + dx), (x - dx - dy, y - dy - dx)]
 
 
-def _draw_sign(draw: ImageDraw.ImageDraw, sign: str, x: float, y: float) -> None:
+def draw_sign(draw: ImageDraw.ImageDraw, sign: str, x: float, y: float, scale: float = 1) -> None:
+    """Draw a sign around a place, ``scale`` times as large as in a cell."""
+    half, width = 3 * scale, round(2 * scale)
     if sign in MOVES:
-        draw.polygon(_triangle(x, y, 3.5, MOVES[sign]), fill=INK)
+        draw.polygon(_triangle(x, y, 3.5 * scale, MOVES[sign]), fill=INK)
     elif sign == "odd":
-        draw.ellipse([x - 3, y - 3, x + 3, y + 3], outline=INK, width=2)
+        draw.ellipse([x - half, y - half, x + half, y + half], outline=INK, width=width)
     elif sign:
-        draw.line([x - 3, y, x + 3, y], fill=INK, width=2)
+        draw.line([x - half, y, x + half, y], fill=INK, width=width)
         if sign == "add":
-            draw.line([x, y - 3, x, y + 3], fill=INK, width=2)
+            draw.line([x, y - half, x, y + half], fill=INK, width=width)
 
 
 def render_sheet(sheet: Sheet, rng: random.Random) -> Image.Image:
@@ -193,7 +195,7 @@ def render_sheet(sheet: Sheet, rng: random.Random) -> Image.Image:
     for line in sheet.lines:
         top, left = (CELL_PX * place for place in divmod(line.cell, SIDE))
         draw.rectangle([left, top, left + 3, top + CELL_PX - 1], fill=TABS[line.cell])
-        _draw_sign(draw, line.sign, left + 8 + rng.uniform(-0.5, 0.5), top + 14 + rng.uniform(-2, 2))
+        draw_sign(draw, line.sign, left + 8 + rng.uniform(-0.5, 0.5), top + 14 + rng.uniform(-2, 2))
         size = rng.randint(14, 16)
         ink = enlarged_scan(line.scan, size).rotate(rng.uniform(-10, 10), Image.Resampling.BILINEAR)
         image.paste(INK, (left + 12 + rng.randint(0, 16 - size), top + rng.randint(3, CELL_PX - 3 - size)), mask=ink)

@@ -113,8 +113,8 @@ def load_template(name: str) -> Template:
     """Return the template called ``name``, or one's own: ``FORMAT:FILE``, for a benchmark's words or another judge's.
 
     The name of a verdict format is that of words that ask for it. FORMAT is a verdict format or one's own reader
-    (:func:`rewardlab.verdicts.formats.reader_of`). Raise ConfigError for an unknown name or format, and for a file that is not
-    there or lacks a slot.
+    (:func:`rewardlab.verdicts.formats.reader_of`), or a template of several turns, which a judgment then has. Raise ConfigError
+    for an unknown name or format, and for a file that is not there or lacks a slot.
     """
     verdict_format, colon, file = name.partition(":")
     if colon:
@@ -155,7 +155,8 @@ def reading_format(name: str) -> str:
 
     Of ``FORMAT:FILE`` the file is not looked at, for nothing is asked. Raise ConfigError for an unknown name.
     """
-    verdict_format = TEMPLATE_FORMATS.get(name) or name.partition(":")[0]
+    form = name.partition(":")[0]
+    verdict_format = TEMPLATE_FORMATS[form] if name == form in TEMPLATE_FORMATS or form in _FOLLOWUPS else form
     if verdict_format in LIST_FORMATS:
         raise ConfigError(f"template {name!r}: recorded votes are read as verdicts on pairs; expected another template")
     try:
@@ -174,28 +175,32 @@ def _is_format(name: str) -> bool:
     return True
 
 
-def _template_in_file(name: str, verdict_format: str, path: Path) -> Template:
-    _check_format(name, verdict_format)
+def _template_in_file(name: str, form: str, path: Path) -> Template:
+    _format_of(name, form)  # before the file
     try:
         text = path.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"template {name!r}: {path} cannot be read ({error})") from error
-    return own_template(name, text, verdict_format)
+    return own_template(name, text, form)
 
 
-def _check_format(name: str, verdict_format: str) -> None:
+def _format_of(name: str, form: str) -> str:
+    """Return the verdict format of one's own template: ``form``, or that of the template of several turns of this name."""
+    verdict_format = TEMPLATE_FORMATS[form] if form in _FOLLOWUPS else form
     try:
         reader_of(verdict_format)
     except ConfigError as error:
         raise ConfigError(f"template {name!r}: {error}") from error
+    return verdict_format
 
 
-def own_template(name: str, text: str, verdict_format: str) -> Template:
-    """Return a template of one's own words. Raise ConfigError for an unknown format, and for words that lack a slot."""
-    _check_format(name, verdict_format)
+def own_template(name: str, text: str, form: str) -> Template:
+    """Return a template of one's own words. ``form`` is a verdict format, or a template of several turns, whose turns its
+    judgments have. Raise ConfigError for an unknown one, and for words that lack a slot."""
+    verdict_format = _format_of(name, form)
     if verdict_format == SCORES:
         raise ConfigError(f"template {name!r}: scores are those of a head, which nothing asks for; expected another format")
-    template = Template(name, text, verdict_format)
+    template = Template(name, text, verdict_format, load_text(_FOLLOWUPS[form]) if form in _FOLLOWUPS else "")
     if wrong := [slot for slot in SLOTS if text.count(slot) != (slot in template.slots)]:
         raise ConfigError(f"template {name!r}: must have each of {', '.join(template.slots)} once, and no other; see {wrong}")
     return template

@@ -19,7 +19,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.loading import load_processor
-from rewardlab.prompts import load_template
+from rewardlab.prompts import load_template, reading_format
 from rewardlab.rewards.judgment import terms_of
 from rewardlab.samplers.hf import user_turn
 from rewardlab.samplers.scripted import ScriptedSampler
@@ -205,3 +205,19 @@ def test_a_run(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert metrics["turns/mean"] > 1.5
     assert metrics["reward/looks"] > 0.5
     assert 0 < metrics["importance/gap"] < 1e-3
+
+
+def test_words_of_ones_own(tmp_path: Path) -> None:
+    """A template of several turns in a file has the turns, and the words of the file."""
+    (tmp_path / "words.txt").write_text("{question} {first} {second}\n")
+    template = load_template(f"look:{tmp_path / 'words.txt'}")
+    assert (template.text, template.verdict_format, template.followup) == (
+        "{question} {first} {second}", LOOK.verdict_format, LOOK.followup
+    )  # fmt: skip
+    assert template.looks
+    assert reading_format(template.name) == "think_answer"
+    checks = load_template(f"checklist_turns:{tmp_path / 'words.txt'}")
+    assert (checks.verdict_format, checks.looks, checks.turns.most if checks.turns else 0) == ("checklist", False, 2)
+    assert reading_format(checks.name) == "checklist"
+    with pytest.raises(ConfigError, match="unknown verdict format 'plain'"):
+        load_template(f"plain:{tmp_path / 'words.txt'}")
