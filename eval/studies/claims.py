@@ -200,7 +200,7 @@ def effect_of(claim: Claim, rows: Rows) -> dict[str, Any]:
 
 
 def finding_of(effect: Mean | None, sign: int) -> str:
-    """Return what an effect says of a claim: its interval lies on the claimed side of 0, on the other one, or on both."""
+    """Return what an effect says of a claim: its interval is on the claimed side of 0, on the other one, or on both."""
     if effect is None:
         return "not measured"
     if effect["interval"] is None:
@@ -233,6 +233,6 @@ def claims_markdown(summary: dict[str, Any]) -> str:
     facts = [
         *summary["facts"],
         "Effect: the mean difference by seed between two arms, with Student's 95 % interval over seeds. A claim holds if its "
-        "interval lies on the claimed side of zero. It is open if zero is within: an effect up to its ends may exist.",
+        "interval is on the claimed side of zero. It is open if zero is within: an effect up to its ends may exist.",
     ]
     return page("Claims", facts, table(["paper", "claim", "arms", "effect", "seeds", "finding", "when it exists"], rows))

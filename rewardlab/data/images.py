@@ -7,6 +7,7 @@ import io
 import math
 import unicodedata
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
@@ -268,6 +269,13 @@ def encode_png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", compress_level=1)
     return buffer.getvalue()
+
+
+def part_of_image(data: bytes, edges: Callable[[int, int], tuple[int, int, int, int]]) -> bytes:
+    """Return a part of an image as PNG; ``edges`` takes width and height and returns left, top, right and bottom in px. Raise
+    MediaError for one that cannot be decoded."""
+    image = decode_image(data)
+    return encode_png(image.crop(edges(*image.size)))
 
 
 def refuse_devices(path: Path, where: str) -> None:

@@ -342,7 +342,7 @@ def add_images(
     image_token: int | None,
 ) -> Fields:
     """Return the fields (:func:`with_image_rows`) of some rows with those of more ``images`` behind the prompts' own, {} for a
-    row without; tokens in ``token_ids`` that stand for them are marked."""
+    row without; tokens in ``token_ids`` of these images are marked."""
     if not any(images):
         return dict(fields)
     marked: Fields = {

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from rewardlab.data.images import decode_image, encode_png
 from rewardlab.errors import ConfigError, MediaError
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.types import Completion, FinishReason, Message, Part
-from rewardlab.verdicts.turns import JudgmentTurns, Look
+from rewardlab.verdicts.turns import JudgmentTurns
 
 if TYPE_CHECKING:
     from rewardlab.config.judge import QueryConfig
@@ -185,11 +184,11 @@ class InTurns:
         self.of_one_turn.check()
 
     def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
-        asked = [prompt for prompt in prompts for _ in range(params.num_samples)]
+        repeated = [prompt for prompt in prompts for _ in range(params.num_samples)]
         drawn = [[completion] for row in self.of_one_turn.sample(prompts, params) for completion in row]
-        chats = dict(enumerate(asked))
+        chats = dict(enumerate(repeated))
         for number in range(1, self._turns.most):
-            chats = {n: chat + more for n, chat in chats.items() if (more := self._more(asked[n], drawn[n]))}
+            chats = {n: chat + more for n, chat in chats.items() if (more := self._more(repeated[n], drawn[n]))}
             for n, completion in draw_once(self.of_one_turn, chats, replace(params, seed=params.seed + number)).items():
                 drawn[n].append(completion)
         joined = [self._joined(completions) for completions in drawn]
@@ -198,13 +197,15 @@ class InTurns:
     def _more(self, prompt: Chat, drawn: list[Completion]) -> Chat:
         """Return the judge's last turn and the user's next one, () at the end. An image of which no part can be shown ends the
         judgment with an error, which is put behind ``drawn``."""
+        from rewardlab.data.images import part_of_image  # loads numpy
+
         images = [image for message in prompt for image in message.images]
         is_whole = drawn[-1].finish is FinishReason.STOP
         reply = self._turns.reply([completion.text for completion in drawn], len(images)) if is_whole else None
         if reply is None:
             return ()
         try:
-            looked = [] if reply.look is None else [Part(image=part_of_image(images[reply.look.image], reply.look))]
+            looked = [] if reply.look is None else [Part(image=part_of_image(images[reply.look.image], reply.look.pixels))]
         except MediaError as error:
             drawn.append(Completion("", FinishReason.ERROR, error=f"{UNREADABLE}: {error}"))
             return ()
@@ -222,12 +223,6 @@ class InTurns:
             logprobs=(),
             from_cache=all(completion.from_cache for completion in drawn),
         )
-
-
-def part_of_image(image: bytes, look: Look) -> bytes:
-    """Return the part of an image that a judge looks at, as PNG. Raise MediaError for one that cannot be decoded."""
-    whole = decode_image(image)
-    return encode_png(whole.crop(look.pixels(*whole.size)))
 
 
 def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:

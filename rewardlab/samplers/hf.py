@@ -74,14 +74,13 @@ def user_turn(processor: Any, content: str, images: Sequence[Any] = ()) -> tuple
     the ``images`` that the user's turn between begins with. Raise ConfigError for a family whose fields depend on the other
     images of a prompt."""
     marker = "\u241e"
-    shown = [{"type": "image"} for _ in images] + [{"type": "text", "text": content}]
-    said = [{"type": "text", "text": text} for text in (".", marker)]
-    roles = [("user", [said[0]]), ("assistant", [said[1]]), ("user", shown)]
-    chat = [{"role": role, "content": parts} for role, parts in roles]
-    text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True).partition(marker)[2]
+    before, answer, text = ({"type": "text", "text": text} for text in (".", marker, content))
+    turns = [("user", [before]), ("assistant", [answer]), ("user", [*({"type": "image"} for _ in images), text])]
+    chat = [{"role": role, "content": parts} for role, parts in turns]
+    rendered = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True).partition(marker)[2]
     if not images:
-        return list(processor.tokenizer(text, add_special_tokens=False)["input_ids"]), {}
-    inputs = processor(text=[text], images=[list(images)], add_special_tokens=False, return_tensors="pt")
+        return list(processor.tokenizer(rendered, add_special_tokens=False)["input_ids"]), {}
+    inputs = processor(text=[rendered], images=[list(images)], add_special_tokens=False, return_tensors="pt")
     fields = image_fields(inputs)
     if not OF_ROWS.isdisjoint(fields) or text_before(processor):
         raise ConfigError(f"{type(processor).__name__} takes no more images within a chat; use a template without looks")

@@ -364,7 +364,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._images.clear()
 
     def _with_looks(self, fields: Fields, ids_NL: Tensor) -> Fields:
-        """Return the model inputs of the current rollouts with the images that stand within completions."""
+        """Return the model inputs of the current rollouts with the images within completions."""
         looks = [rollout.trajectory.image_fields for rollout in self._current]
         if not any(looks):
             return fields

@@ -74,7 +74,7 @@ def drop_too_long(
 
 
 def room_between_turns(config: TrainConfig, template: Template) -> int:
-    """Return the most tokens that stand between the turns of a judgment, 0 for one turn. Raise ConfigError for looks with a
+    """Return the most tokens between the turns of a judgment, 0 for one turn. Raise ConfigError for looks with a
     model whose images have an unknown number of tokens."""
     if template.turns is None:
         return 0

@@ -95,7 +95,7 @@ class TruncatedRollouts:
 
 @dataclass(frozen=True)
 class Insertion:
-    """What stands between two parts of a rollout: tokens that the policy did not choose, and the fields of the ``images`` that
+    """What is between two parts of a rollout: tokens that the policy did not choose, and the fields of the ``images`` that
     they show."""
 
     tokens: list[int]
@@ -126,18 +126,18 @@ class ContinuedRollouts(WholeRollouts):
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         made = super().complete(prompt_ids, images, fields, sampling)
-        shown = [list(of_prompt) for of_prompt in images] if images else [[] for _ in prompt_ids]
-        of_prompts = list(map(len, shown))
+        pictures = [list(of_prompt) for of_prompt in images] if images else [[] for _ in prompt_ids]
+        of_prompts = list(map(len, pictures))
         while True:
             all_inserted = [
-                self.insertion(part, pictures[:number], sampling)
-                for part, pictures, number in zip(made, shown, of_prompts, strict=True)
+                self.insertion(part, of_row[:number], sampling)
+                for part, of_row, number in zip(made, pictures, of_prompts, strict=True)
             ]
             inserted = {row: each for row, each in enumerate(all_inserted) if each is not None}
             if sampling.all_processes(not inserted):
                 return made
             for row, each in inserted.items():
-                shown[row] += each.images
+                pictures[row] += each.images
                 made[row] = _with_insertion(made[row], each)
             rows = list(inserted) or [0]  # another process has some: this one takes part and drops its own
             so_far = [prompt_ids[row] + made[row].tokens for row in rows]
@@ -145,7 +145,7 @@ class ContinuedRollouts(WholeRollouts):
             grown = add_images(grown, [made[row].image_fields for row in rows], so_far, self._image_token)
             self.max_new_tokens = self._length  # of the next call of the sampler
             try:
-                answers, drawn = sampling.sample(so_far, [shown[row] for row in rows] if images else None, grown, rows)
+                answers, drawn = sampling.sample(so_far, [pictures[row] for row in rows] if images else None, grown, rows)
             finally:
                 self.max_new_tokens = None
             for n, row in enumerate(inserted):
