@@ -4,10 +4,14 @@ The server is ``REWARDLAB_URL`` (http://localhost:8000). verl sends one sample a
 image: put ``question`` and ``images`` (paths, data URLs or upload ids) into the dataset's ``extra_info``. Samples of one prompt
 wait on the server for each other: start it with ``--group-size`` at ``rollout.n``; for validation with one sample a prompt
 give ``anchor``, a response to compare with. :mod:`rewardlab.integrations.verl_groups` needs none of this.
+
+``criteria`` to judge by (names, or name, weight and description) must be the same in all rows: verl logs their rewards beside
+the score, and expects every sample to have the same parts.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
@@ -17,7 +21,8 @@ from rewardlab.integrations.client import RewardClient, group_key, image_urls
 async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
 ) -> dict[str, float]:
-    """Return ``score`` of a sample, in -1..1. Raise DataError without question, EndpointError without reward."""
+    """Return ``score`` of a sample, in -1..1, and ``judge_reward/NAME`` of each criterion, NaN where the judge's checks name
+    others. Raise DataError without question, EndpointError without reward."""
     info = extra_info or {}
     if not info.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; the judge needs the question")
@@ -27,8 +32,15 @@ async def compute_score(
     label = {"question": info["question"], "media": list(urls)}
     if info.get("anchor"):
         label["anchor"] = info["anchor"]
-    body = {"prompt": info["question"], "response": solution_str, "label": label}
-    reward = await client.post("/slime", body, group=group_key(info["question"]))
-    if not isinstance(reward, int | float):
+    criteria = [] if info.get("criteria") is None else list(info["criteria"])
+    if criteria:
+        label["criteria"] = criteria
+    question = str(info["question"])
+    body = {"query": [question + solution_str], "prompts": [question], "labels": [label]}
+    answer = await client.post("/get_reward", body, group=group_key(question))
+    rewards = answer.get("rewards") if isinstance(answer, dict) else None
+    if not isinstance(rewards, list) or not isinstance(rewards[0], int | float):
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
-    return {"score": float(reward)}
+    logged = {name: values[0] for name, values in (answer.get("extra_logs") or {}).items()}
+    names = [f"judge_reward/{each if isinstance(each, str) else each['name']}" for each in criteria]
+    return {"score": float(rewards[0]), **{name: float(logged.get(name, math.nan)) for name in names}}

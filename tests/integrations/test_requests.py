@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,17 +30,18 @@ class Server:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.groups: list[str | None] = []
-        routes = [Route("/v1/rewards", self.rewards, methods=["POST"]), Route("/slime", self.sample, methods=["POST"])]
+        routes = [Route("/v1/rewards", self.rewards, methods=["POST"]), Route("/get_reward", self.sample, methods=["POST"])]
         self.app = Starlette(routes=routes)
 
     async def sample(self, request: Request) -> JSONResponse:
         self.groups.append(request.headers.get("X-Group-Key"))
-        return JSONResponse(1.0)
+        self.bodies.append(await request.json())
+        return JSONResponse({"rewards": [1.0], "scores": [1.0], "extra_logs": {"judge_reward": [1.0], "judge_reward/a": [0.5]}})
 
     async def rewards(self, request: Request) -> JSONResponse:
         self.bodies.append(await request.json())
         numbers = [None if text == "?" else float(text) for text in self.bodies[-1]["responses"]]
-        return JSONResponse({"rewards": numbers})
+        return JSONResponse({"rewards": numbers, "components": {"style": [-1.0] * len(numbers)}})
 
 
 def test_samples_of_a_prompt_name_one_group(server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +54,17 @@ def test_samples_of_a_prompt_name_one_group(server: tuple[Server, str], monkeypa
     assert first == second != other
     assert first is not None
     assert first.isalnum()
+
+
+def test_criteria_of_a_sample(server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl expects the same parts of every sample: of a criterion that the judge's checks do not name, NaN."""
+    keeper, url = server
+    monkeypatch.setenv("REWARDLAB_URL", url)
+    info = {"question": "q", "criteria": np.array([{"name": "a", "weight": 2.0}, {"name": "b", "weight": 1.0}])}
+    score = asyncio.run(verl.compute_score("demo", "x", None, info))
+    assert (score["score"], score["judge_reward/a"], math.isnan(score["judge_reward/b"])) == (1.0, 0.5, True)
+    assert keeper.bodies[-1]["labels"][0]["criteria"] == [{"name": "a", "weight": 2.0}, {"name": "b", "weight": 1.0}]
+    assert asyncio.run(verl.compute_score("demo", "x", None, {"question": "q"})) == {"score": 1.0}
 
 
 @pytest.fixture
@@ -139,3 +153,48 @@ def test_the_judge_for_verifiers(verifiers_judge: Any, server: tuple[Server, str
     text = SimpleNamespace(prompt="q?", prompt_text="q?", reference="the best")
     asyncio.run(judge.score(text, SimpleNamespace(last_reply="1")))
     assert kept.bodies[-1]["images"] == []
+
+
+class Rubric:
+    """In place of OpenEnv's: rubrics that are set as attributes are children."""
+
+    last_score: float | None = None
+
+    def __init__(self, rubrics: dict[str, Rubric] | None = None) -> None:
+        self._named = dict(rubrics or {})
+
+    def __getitem__(self, name: str) -> Rubric:
+        return self._named[name]
+
+    def named_children(self) -> Iterator[tuple[str, Rubric]]:
+        yield from self._named.items()
+
+
+@pytest.fixture
+def openenv(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Our module, on what OpenEnv 0.3 has, which is not installed here."""
+    for name in ("openenv", "openenv.core", "openenv.core.rubrics"):
+        monkeypatch.setitem(sys.modules, name, module := ModuleType(name))
+    module.Rubric, module.RubricDict = Rubric, Rubric  # type: ignore[attr-defined]
+    yield importlib.import_module("rewardlab.integrations.openenv")
+    sys.modules.pop("rewardlab.integrations.openenv", None)
+
+
+def test_the_rubric_for_openenv(openenv: Any, server: tuple[Server, str]) -> None:
+    """A score in 0..1 against the anchor; each criterion is a child with its own, and a failure is none."""
+    kept, url = server
+    rubric = openenv.PairwiseRubric(
+        lambda action, observation: openenv.Answer(observation, action, anchor="the best", images=(png(),)),
+        criteria=["style", {"name": "accuracy", "weight": 2}], url=url, votes=3,
+    )  # fmt: skip
+    with pytest.raises(EndpointError, match="no check of this criterion yet"):
+        rubric.criteria["style"].forward("0.5", "q?")
+    assert asyncio.run(rubric.forward("0.5", "q?")) == 0.75
+    assert rubric.criteria["style"].forward("0.5", "q?") == 0.0
+    assert rubric.criteria["accuracy"].last_score is None
+    assert kept.bodies[-1] == {
+        **{"question": "q?", "responses": ["0.5"], "images": [image_url(png())], "strategy": "anchor", "votes": 3},
+        **{"anchor": "the best", "criteria": ["style", {"name": "accuracy", "weight": 2}]},
+    }
+    with pytest.raises(EndpointError, match="no reward for an answer"):
+        asyncio.run(rubric.forward("?", "q?"))

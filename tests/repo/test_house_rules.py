@@ -48,6 +48,7 @@ OWNERS = {
     "datasets": {"data/", "training/"},
     "verl": {"integrations/verl_groups.py", "integrations/verl_judge_reward.py", "integrations/verl_stable_reinforce.py"},
     "verifiers": {"integrations/verifiers.py"},
+    "openenv": {"integrations/openenv.py"},
     "sklearn": set(),  # only tests and studies compare with it
     "matplotlib": {"reporting/plots.py", "demo/"},
     "inspect_ai": {"benchmarks/inspect_log.py", "integrations/inspect.py"},
