@@ -1,9 +1,9 @@
 """OpenEnv (0.3 and on): a rubric that has the judge compare an answer with one to beat.
 
-    from rewardlab.integrations.openenv import Answer, PairwiseRubric
+    from rewardlab.integrations.openenv import ScoredAnswer, PairwiseRubric
 
     rubric = PairwiseRubric(
-        lambda action, observation: Answer(observation.question, action.text, anchor=observation.reference),
+        lambda action, observation: ScoredAnswer(observation.question, action.text, anchor=observation.reference),
         criteria=[{"name": "accuracy", "weight": 2}, {"name": "style"}],
     )
 
@@ -25,7 +25,7 @@ from rewardlab.integrations.client import RewardClient, image_urls
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScoredAnswer:
     """An answer, what it answers, and the one to beat. ``images`` in any form of
     :func:`rewardlab.integrations.client.image_url`."""
 
@@ -51,7 +51,7 @@ class PairwiseRubric(Rubric):
 
     def __init__(
         self,
-        read: Callable[[Any, Any], Answer],
+        read: Callable[[Any, Any], ScoredAnswer],
         *,
         criteria: Sequence[str | Mapping[str, Any]] = (),
         url: str = "",

@@ -184,7 +184,7 @@ def test_the_rubric_for_openenv(openenv: Any, server: tuple[Server, str]) -> Non
     """A score in 0..1 against the anchor; each criterion is a child with its own, and a failure is none."""
     kept, url = server
     rubric = openenv.PairwiseRubric(
-        lambda action, observation: openenv.Answer(observation, action, anchor="the best", images=(png(),)),
+        lambda action, observation: openenv.ScoredAnswer(observation, action, anchor="the best", images=(png(),)),
         criteria=["style", {"name": "accuracy", "weight": 2}], url=url, votes=3,
     )  # fmt: skip
     with pytest.raises(EndpointError, match="no check of this criterion yet"):
