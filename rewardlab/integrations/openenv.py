@@ -1,6 +1,6 @@
 """OpenEnv (0.3 and on): a rubric that has the judge compare an answer with one to beat.
 
-    from rewardlab.integrations.openenv import ScoredAnswer, PairwiseRubric
+    from rewardlab.integrations.openenv import PairwiseRubric, ScoredAnswer
 
     rubric = PairwiseRubric(
         lambda action, observation: ScoredAnswer(observation.question, action.text, anchor=observation.reference),
