@@ -19,6 +19,7 @@ from typing import Protocol
 from rewardlab.verdicts.checklist import join_turns, split_turns
 
 MAX_LOOKS = 3
+MIN_PART_PX, MOST_RATIO = 28, 20  # of a part: each side, and the longer by the shorter one; image processors refuse 200
 _LOOK = re.compile(r"<look>\s*(?:([0-9]{1,2})\s*:)?\s*([0-9]{1,3})\s+([0-9]{1,3})\s+([0-9]{1,3})\s+([0-9]{1,3})\s*</look>")
 _WHOLE = 100  # percent
 
@@ -31,17 +32,23 @@ class Look:
     box: tuple[int, int, int, int]
 
     def pixels(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Return the edges in an image of this size, a pixel apart at least."""
+        """Return the edges in an image of this size. A part that is too small or too thin to be shown is widened."""
         left, top, right, bottom = self.box
-        return (
-            left * width // _WHOLE,
-            top * height // _WHOLE,
-            math.ceil(right * width / _WHOLE),
-            math.ceil(bottom * height / _WHOLE),
-        )
+        across = left * width // _WHOLE, math.ceil(right * width / _WHOLE)
+        down = top * height // _WHOLE, math.ceil(bottom * height / _WHOLE)
+        first, last = _widened(*across, width, (down[1] - down[0]) // MOST_RATIO)
+        upper, lower = _widened(*down, height, (last - first) // MOST_RATIO)
+        return first, upper, last, lower
 
     def __str__(self) -> str:
         return f"<look>{f'{self.image + 1}: ' if self.image else ''}{' '.join(map(str, self.box))}</look>"
+
+
+def _widened(begin: int, end: int, whole: int, least: int) -> tuple[int, int]:
+    """Return a stretch of ``whole`` px with the same middle, ``least`` px and :data:`MIN_PART_PX` long if there are so many."""
+    length = min(whole, max(end - begin, least, MIN_PART_PX))
+    begin = min(max(0, (begin + end - length) // 2), whole - length)
+    return begin, begin + length
 
 
 def read_look(turn: str) -> Look | None:

@@ -93,11 +93,19 @@ def test_a_judgment_is_the_one_of_its_turns(text: str) -> None:
     assert len(turns.split(text)) <= turns.most
 
 
-@given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 3000), st.integers(1, 3000))
-def test_a_part_is_within_its_image(left: int, top: int, width: int, height: int) -> None:
-    a, b, c, d = Look(0, (left, top, left + 1, top + 1)).pixels(width, height)
-    assert 0 <= a < c <= width
-    assert 0 <= b < d <= height
+@given(
+    st.integers(0, 99), st.integers(0, 99), st.integers(1, 100), st.integers(1, 100), st.integers(2, 3000), st.integers(2, 3000)
+)
+def test_a_part_can_be_shown(left: int, top: int, across: int, down: int, width: int, height: int) -> None:
+    """It has what was asked for, lies within its image, and is neither too small nor too thin, unless the image is."""
+    box = (left, top, min(100, left + across), min(100, top + down))
+    a, b, c, d = Look(0, box).pixels(width, height)
+    assert 0 <= a <= box[0] * width / 100 < box[2] * width / 100 <= c <= width
+    assert 0 <= b <= box[1] * height / 100 < box[3] * height / 100 <= d <= height
+    assert c - a >= min(28, width)
+    assert d - b >= min(28, height)
+    longer, shorter = max(c - a, d - b), min(c - a, d - b)
+    assert longer / shorter <= max(22, width / height, height / width)
 
 
 def colors(message: Message) -> list[tuple[tuple[int, int], Any]]:
