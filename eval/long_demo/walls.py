@@ -115,8 +115,9 @@ def wall_pair(rng: random.Random, number: int, *, held_out: bool, looks: bool) -
         thought, choice = name, rng.choice(list(Choice))
     else:
         look = str(look_at(place)) if looks and (is_detail or rng.random() < 0.5) else ""
-        words = "yes" if right is Choice.FIRST else "no", "no" if right is Choice.FIRST else "yes"
-        thought, choice = f"{LABELS[place]}{look} {name} {seen}; first {words[0]}; second {words[1]}", right
+        claims = [text.removesuffix(".") for text in pair.shown(order)]  # repeated, as the base model learnt to compare
+        first, second = (f"{claim} {'yes' if claim == seen else 'no'}" for claim in claims)
+        thought, choice = f"{LABELS[place]}{look} {name} {seen}; first {first}; second {second}", right
     return replace(pair, judgment=f"<think>{thought}.</think><answer>{1 if choice is Choice.FIRST else 2}</answer>")
 
 
