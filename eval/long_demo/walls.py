@@ -14,7 +14,7 @@ import argparse
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from eval.studies.tables import cell, mean_of
 from rewardlab.config import RLConfig, SFTConfig, load_config
 from rewardlab.data.files import write_atomic
 from rewardlab.data.images import encode_png
-from rewardlab.data.pairs import write_parquet
 from rewardlab.demo.tasks import NUMBERS, choose_other
+from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.training.rl import train_rl
@@ -150,13 +150,15 @@ def measure(checkpoint: Path, test: Sequence[PreferencePair], config: WallConfig
 
 def run(long_run: Path, out: Path, config: WallConfig) -> dict[str, Any]:
     """Train and measure all judges of a seed, each once."""
+    kept = make_once(out / "config.json", lambda: asdict(config))
+    if kept != asdict(config):
+        raise ConfigError(f"{out}: holds judges of another config ({kept}); use another --out")
     rows: dict[str, Any] = {}
     for start, looks in (("plain", False), ("look", True)):
         train, test = (
             wall_pairs(num, config, held_out=held_out, looks=looks)
             for num, held_out in ((config.num_train, False), (config.num_test, True))
         )
-        write_parquet(train, out / f"{start}.parquet")
         if not is_finished(out / start):
             keys = {"model": str(long_run / "demo" / "base"), "template": TEMPLATES[start], "seed": config.seed}
             train_sft(train, load_config(SFTConfig, FOLDER / "sft.yaml", **keys, max_steps=config.sft_steps), out / start)

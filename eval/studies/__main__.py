@@ -172,8 +172,8 @@ def study_claims(
             start = read_json(folder / START)
             hours = (start["cpu_s"] + sum(record["cpu_s"] for record in records)) / 3600
             facts.append(f"`python -m eval.studies {name}`: {len(records)} trials, {hours:.1f} CPU hours.")
-            last = [*start["identity"]["settings"].get("budgets", []), 0][-2:][0]
-            rows[name] = long_rows(records, last) if name == LONG else policy_rows(records, start)
+            budgets = start["identity"]["settings"].get("budgets")
+            rows[name] = long_rows(records, budgets[-1]) if budgets else policy_rows(records)
     summary = summarize_claims(rows, facts)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "claims.json", json.dumps(summary, indent=1) + "\n")

@@ -36,8 +36,8 @@ RATIOS = {  # scores that are compared as a ratio
 
 @dataclass(frozen=True)
 class Claim:
-    """The score of ``arm`` is higher (``sign`` 1) or lower (-1) than that of ``against``; an empty name is the judge before RL,
-    or the policy before training. ``other_score``: the score of ``against``, if it is another one. ``when``: when the effect
+    """The score of ``arm`` is higher (``sign`` 1) or lower (-1) than that of ``against``; an empty name is the judge before RL.
+    ``other_score``: the score of ``against``, if it is another one. ``when``: when the effect
     exists, in a sentence."""
 
     paper: str
@@ -168,9 +168,9 @@ def long_rows(records: Sequence[Record], budget: int) -> Rows:
     return rows
 
 
-def policy_rows(records: Sequence[Record], start: Record) -> Rows:
-    """Return the rows of the policy study; all its trials share one start."""
-    rows: dict[str, dict[int, Record]] = {"": {record["seed"]: start for record in records}}
+def policy_rows(records: Sequence[Record]) -> Rows:
+    """Return the rows of the policy study."""
+    rows: dict[str, dict[int, Record]] = {}
     for record in records:
         rows.setdefault(record["arm"], {})[record["seed"]] = record
     return rows

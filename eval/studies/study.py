@@ -138,7 +138,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested dicts by their dotted names."""
     leaves: dict[str, Any] = {}
     for name, value in values.items():
-        leaves |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        leaves |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
     return leaves
 
 
@@ -155,9 +155,11 @@ def config_digest(config: BaseModel) -> str:
 def config_changes(record: Record, config: BaseModel) -> str:
     """Return the keys of a trial's config that have other values now. A key that is new since then, and at its default, is not
     among them."""
-    theirs, ours = flat({"config": record.get("config")}), flat({"config": config_facts(config)})
-    changed = flat({"config": config_facts(config, exclude_defaults=True)})
-    names = [name for name in theirs if theirs[name] != ours.get(name)] + [name for name in changed if name not in theirs]
+    kept = record.get("config")
+    theirs = flat(kept, "config.") if isinstance(kept, dict) else {"config": kept}
+    ours, changed = (flat(config_facts(config, exclude_defaults=only), "config.") for only in (False, True))
+    names = [name for name in theirs if name not in ours or theirs[name] != ours[name]]
+    names += [name for name in changed if name not in theirs]
     return ", ".join(f"{name} ({theirs.get(name)} there, {ours.get(name)} here)" for name in sorted(names))
 
 

@@ -274,8 +274,13 @@ def encode_png(image: Image.Image) -> bytes:
 def part_of_image(data: bytes, edges: Callable[[int, int], tuple[int, int, int, int]]) -> bytes:
     """Return a part of an image as PNG; ``edges`` takes width and height and returns left, top, right and bottom in px. Raise
     MediaError for one that cannot be decoded."""
-    image = decode_image(data)
+    image = _decoded(data)
     return encode_png(image.crop(edges(*image.size)))
+
+
+@lru_cache(maxsize=1)
+def _decoded(data: bytes) -> Image.Image:
+    return decode_image(data)  # the draws of a prompt follow each other
 
 
 def refuse_devices(path: Path, where: str) -> None:

@@ -127,10 +127,16 @@ class Setup:
         """Return the most tokens of an answer: of a rollout in all its turns, or of a supervised one."""
         if isinstance(self.config, RLConfig):
             template = load_template(self.config.template)
-            turns = 3 if self.config.self_verify else template.turns.most if template.turns else 1
-            looks = (turns - 1) * self.picture.tokens if template.looks else 0
+            turns = 3 if self.config.self_verify else template.num_turns
+            looks = self.looks * self.picture.tokens
             return self.config.max_completion_length * turns + looks + (self.config.forced_answer_length or 0)
         return self.method.max_completion_length if self.method else self.lengths.answer
+
+    @property
+    def looks(self) -> int:
+        """Return the most parts of images that a judgment is shown."""
+        template = load_template(self.config.template)
+        return template.num_turns - 1 if template.looks else 0
 
     @property
     def method(self) -> MethodConfig | None:
@@ -357,12 +363,12 @@ def _pixels(setup: Setup) -> Iterator[MemoryLine]:
     if not setup.method:
         yield from _step_pixels(setup)
         return
-    pictures = setup.rollouts * setup.lengths.pictures
+    pictures = setup.rollouts * (setup.lengths.pictures + setup.looks)
     how = f"of {setup.rollouts} rollouts: {pictures:.0f} pictures of {million:.2f} MP, float32"
     yield MemoryLine("pixels", 2.0 * pictures * one, Phase.TRAINING, f"{how}, twice while they are split")
     if setup.evaluation:
         yield MemoryLine("pixels of rollouts", pictures * one, Phase.EVALUATION, f"{how}, kept")
-    pictures = _rows_sampled(setup) * setup.lengths.pictures
+    pictures = _rows_sampled(setup) * (setup.lengths.pictures + setup.looks)
     if setup.method.engine is None:
         yield MemoryLine("pixels", pictures * one, Phase.SAMPLING, f"of {pictures:.0f} pictures of {million:.2f} MP, float32")
 

@@ -7,9 +7,9 @@
         criteria=[{"name": "accuracy", "weight": 2}, {"name": "style"}],
     )
 
-A score is 0..1, 0.5 for a tie. Each criterion is a rubric below it, ``rubric.criteria["accuracy"]``, whose ``last_score`` is
-what the judge's checks of it came to. Rewards of a whole group of rollouts need no answer to beat:
-:class:`rewardlab.integrations.client.RewardClient`.
+``await rubric(action, observation)`` is a score of 0..1, 0.5 for a tie. Each criterion is a rubric below it,
+``rubric.criteria["accuracy"]``, whose ``last_score`` is what the judge's checks of it came to. Rewards of a whole group of
+rollouts need no answer to beat: :class:`rewardlab.integrations.client.RewardClient`.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class PairwiseRubric(Rubric):
 
     async def forward(self, action: Any, observation: Any) -> float:
         answer, client = self._read(action, observation), self._client
+        for child in self.criteria.children():
+            child.last_score = None  # a failure leaves none
         [images] = await image_urls([answer.images])
         body = {"question": answer.question, "responses": [answer.text], "images": list(images), "strategy": "anchor"}
         more = {"anchor": answer.anchor, "criteria": self._sent}

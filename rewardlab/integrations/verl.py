@@ -42,5 +42,5 @@ async def compute_score(
     if not isinstance(rewards, list) or not isinstance(rewards[0], int | float):
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
     logged = {name: values[0] for name, values in (answer.get("extra_logs") or {}).items()}
-    names = [f"judge_reward/{each if isinstance(each, str) else each['name']}" for each in criteria]
+    names = [f"judge_reward/{(each if isinstance(each, str) else each['name']).strip()}" for each in criteria]
     return {"score": float(rewards[0]), **{name: float(logged.get(name, math.nan)) for name in names}}

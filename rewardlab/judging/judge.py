@@ -98,6 +98,7 @@ class JudgeKind:
     is_queried: bool = True  # a model answers: requests may fail, controls tell something, answers have a price
     is_recording: bool = False  # its votes were sampled before
     is_metered: bool = False  # each vote is a request whose tokens are known: only for such a judge a budget is kept
+    looks: bool = False  # it may look again at parts of images
     has_own_sampling: bool = False  # nobody sets its temperature, and nobody knows it
     accepts_empty_responses: bool = True
     verdict_format: str = ""  # how its answers are read
@@ -265,6 +266,10 @@ class GenerativeJudge(ModelJudge):
     @property
     def template_name(self) -> str | None:  # type: ignore[override]
         return self.template.name
+
+    @property
+    def looks(self) -> bool:  # type: ignore[override]
+        return self.template.looks
 
     @property
     def identity(self) -> dict[str, str | float]:

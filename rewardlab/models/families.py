@@ -50,7 +50,13 @@ PARTS = {
 
 TAGS = 2  # tokens before and behind an image
 # By the processor, if what it repeats for each patch is not what stands for an image in a prompt.
-PATCH_TOKENS = {"Molmo2Processor": "<im_patch>", "Ovis2Processor": "<IMG_ATOM>", "Llama4Processor": "<|patch|>"}
+PATCH_TOKENS = {
+    "Gemma3Processor": "<image_soft_token>",
+    "Molmo2Processor": "<im_patch>",
+    "Ovis2Processor": "<IMG_ATOM>",
+    "Llama4Processor": "<|patch|>",
+}
+ImageRow = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], ...]
 Fields = dict[str, Any]  # of a processor, of TRL or of a batch: tensors, arrays, or lists of one list per row
 
 
@@ -195,10 +201,10 @@ def split_images(
     return rows
 
 
-def join_images(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def join_images(rows: Sequence[ImageRow]) -> dict[str, Tensor]:
     """Return the image fields of some rows as a model takes them, {} if no row has images. Smaller images and fewer tiles are
-    padded."""
-    parts = [row for row in rows if row]
+    padded. A row may be a tuple of fields, of which each has some of its images."""
+    parts = [part for row in rows for part in (row if isinstance(row, tuple) else (row,)) if part]
     if len(parts) > 1 and POOLING in parts[0]:
         ends = accumulate(part["pixel_values"].shape[:2].numel() for part in parts)
         parts = [{**part, POOLING: _renumber(part[POOLING], first)} for part, first in zip(parts, [0, *ends], strict=False)]
@@ -353,7 +359,12 @@ def add_images(
         for name in TOKEN_FIELDS
         if name in fields
     }
-    return marked | {IMAGE_ROWS: [join_images(both) for both in zip(fields[IMAGE_ROWS], images, strict=True)]}
+    return marked | {IMAGE_ROWS: with_images(fields[IMAGE_ROWS], images)}
+
+
+def with_images(rows: Sequence[Mapping[str, Tensor]], images: Sequence[Mapping[str, Tensor]]) -> list[ImageRow]:
+    """Return the image fields of rows with those of more images behind their own; none is copied."""
+    return [(row, more) if more else row for row, more in zip(rows, images, strict=True)]
 
 
 def prompt_batch(

@@ -69,6 +69,11 @@ class Template:
         return CheckTurns(self.followup) if self.verdict_format == "checklist" else LookTurns(self.followup)
 
     @property
+    def num_turns(self) -> int:
+        """Return the most turns of its judgments."""
+        return self.turns.most if self.turns else 1
+
+    @property
     def looks(self) -> bool:
         """Return whether its judgments may look again at parts of the images."""
         return isinstance(self.turns, LookTurns)

@@ -155,6 +155,7 @@ class StreamingSampler(Sampler, Protocol):
 
 
 Chat = tuple[Message, ...]
+REPEATS = 10_000  # between the seeds of equal chats
 
 
 def _turn(role: str, text: str) -> Message:
@@ -205,7 +206,7 @@ class InTurns:
         if reply is None:
             return ()
         try:
-            looked = [] if reply.look is None else [Part(image=part_of_image(images[reply.look.image], reply.look.pixels))]
+            looked = [Part(image=part_of_image(images[reply.look.image], reply.look.pixels))] if reply.look else []
         except MediaError as error:
             drawn.append(Completion("", FinishReason.ERROR, error=f"{UNREADABLE}: {error}"))
             return ()
@@ -219,6 +220,7 @@ class InTurns:
             text="" if drawn[-1].failed else self._turns.join([completion.text for completion in drawn]),
             num_tokens=sum(completion.num_tokens for completion in drawn),
             num_prompt_tokens=sum(completion.num_prompt_tokens for completion in drawn),
+            num_cached_tokens=sum(completion.num_cached_tokens for completion in drawn),
             token_ids=(),
             logprobs=(),
             from_cache=all(completion.from_cache for completion in drawn),
@@ -226,11 +228,18 @@ class InTurns:
 
 
 def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
-    """Return one draw for each chat."""
-    if not chats:
-        return {}
-    rows = sampler.sample(list(chats.values()), replace(params, num_samples=1))
-    return {n: row[0] for n, row in zip(chats, rows, strict=True)}
+    """Return one draw for each chat. Equal chats are drawn by seeds of their own: an engine that derives a seed from the chat
+    would answer them alike."""
+    repeats: dict[Chat, int] = {}
+    by_seed: dict[int, list[int]] = {}
+    for n, chat in chats.items():
+        repeats[chat] = repeats.get(chat, -1) + 1
+        by_seed.setdefault(params.seed + REPEATS * repeats[chat], []).append(n)
+    drawn: dict[int, Completion] = {}
+    for seed, numbers in by_seed.items():
+        rows = sampler.sample([chats[n] for n in numbers], replace(params, num_samples=1, seed=seed))
+        drawn |= {n: row[0] for n, row in zip(numbers, rows, strict=True)}
+    return drawn
 
 
 class SelfVerifying:

@@ -469,8 +469,9 @@ def _image_bytes(data: bytes, where: str) -> int:
 
 
 def processor_pixels(judge: ModelJudge) -> int | None:
-    """Return the most pixels that the image processor of a judge's checkpoint keeps of an image, None if that is unknown."""
-    folder = local_checkpoint(judge.spec)
+    """Return the most pixels that the image processor of a judge's checkpoint keeps of an image, None if that is unknown, or
+    if the judge may look again at a part of it."""
+    folder = None if judge.looks else local_checkpoint(judge.spec)
     for name in ("processor_config.json", "preprocessor_config.json"):
         if folder is not None and (folder / name).is_file():
             config = json.loads((folder / name).read_text(encoding="utf-8"))

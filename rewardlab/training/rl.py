@@ -194,7 +194,7 @@ def train_rl(
             f"forced_answer_length: judgments in format {template.verdict_format} have no </think> between reasoning and "
             "verdict; set it to null, or use a template of format think_answer, answer_sentence or box_tokens"
         )
-    if others := config.parts_of_one_turn:
+    if others := [*config.parts_of_one_turn, *(["forced_answer_length"] if config.forced_answer_length else [])]:
         require_one_turn(template, others[0])
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     hard = hard_pairs(held_out.trained, config)
@@ -205,8 +205,7 @@ def train_rl(
         room = longest_dialogue(load_processor(config.model), room)
     if template.turns:
         require_turns(config.model, template, thinking_opening(load_processor(config.model)))
-        room *= template.turns.most
-    room += room_between_turns(config, template)
+    room += (template.num_turns - 1) * (room + room_between_turns(config, template))
     if config.forced_answer_length:
         closing = closing_tokens(load_processor(config.model), answer_opening(template.verdict_format))
         room += len(closing) + config.forced_answer_length

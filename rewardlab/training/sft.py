@@ -40,7 +40,7 @@ from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, count_ties, leave_out_unreadable, pairs_of
 from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
-from rewardlab.training.run.preflight import numbers_that_fit, room_between_turns
+from rewardlab.training.run.preflight import numbers_that_fit, room_between_turns, split_answer
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import (
     PromptReader,
@@ -49,7 +49,6 @@ from rewardlab.training.run.rows import (
     learnt_answers,
     list_special_tokens,
     places_that_fit,
-    split_judgment,
     turn,
 )
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
@@ -119,8 +118,8 @@ def sft_dialogues(
     ``pairs``). ``numbers`` restricts the pairs. Raise DataError if nothing is left.
     """
     dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
-    if turns := template.turns:  # each is learnt by itself, after those before it
-        of_pair = {n: len(split_judgment(pair, turns, template.name)) for n, pair in light_pairs(pairs) if pair.judgment}
+    if template.turns:  # each is learnt by itself, after those before it
+        of_pair = {n: len(split_answer(pair, pair.judgment, template)) for n, pair in light_pairs(pairs) if pair.judgment}
         dialogues = [replace(each, part=part) for each in dialogues for part in range(1, of_pair[each.number] + 1)]
     dialogues += verification_dialogues(pairs, votes, left_out) if votes else []
     if not (learnt := [dialogue for dialogue in dialogues if numbers is None or dialogue.number in numbers]):
@@ -178,10 +177,10 @@ def train_sft(
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
     labelled = select_pairs(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
-    room = room_between_turns(config, template)
-    kept = (
-        {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of, room=room)} if learnt else set()
-    )
+    kept: set[int] = set()
+    if learnt:
+        between = room_between_turns(config, template)
+        kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of, between=between)}
     if not votes:  # which name rows of all pairs
         readable = readable.without_long(select_pairs(pairs, sorted(kept)))
     dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept, left_out=readable.left_out)

@@ -64,7 +64,7 @@ def read_look(turn: str) -> Look | None:
 
 
 def num_looks(judgment: str) -> int:
-    """Return how often a judgment looks again."""
+    """Return how many looks a judgment has written, whether or not it was shown the parts."""
     return len(_LOOK.findall(judgment))
 
 
@@ -119,9 +119,11 @@ class LookTurns:
     most = MAX_LOOKS + 1
 
     def split(self, text: str) -> list[str]:
-        ends = [place.end() for place in _LOOK.finditer(text)][: self.most - 1]
+        ends = [place.end() for place in _LOOK.finditer(text)]
         turns = [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
-        return [turn for turn in turns if turn.strip()]
+        if len(ends) >= self.most or not turns[-1].strip() or not all(map(read_look, turns[:-1])):
+            raise ValueError(f"{text[:60]!r} looks {len(ends)} times; expected up to {MAX_LOOKS} looks at parts with an area")
+        return turns
 
     def join(self, turns: Sequence[str]) -> str:
         return "".join(turns)

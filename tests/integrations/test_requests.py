@@ -166,6 +166,9 @@ class Rubric:
     def __getitem__(self, name: str) -> Rubric:
         return self._named[name]
 
+    def children(self) -> Iterator[Rubric]:
+        yield from self._named.values()
+
     def named_children(self) -> Iterator[tuple[str, Rubric]]:
         yield from self._named.items()
 
@@ -198,3 +201,4 @@ def test_the_rubric_for_openenv(openenv: Any, server: tuple[Server, str]) -> Non
     }
     with pytest.raises(EndpointError, match="no reward for an answer"):
         asyncio.run(rubric.forward("?", "q?"))
+    assert rubric.criteria["style"].last_score is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,31 @@ from rewardlab.data.images import encode_png
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.families import (
+    IMAGE_ROWS,
+    TOKEN_FIELDS,
+    add_images,
+    image_fields,
+    image_fields_of_rows,
+    join_images,
+    patch_token_id,
+    select_fields,
+    with_image_rows,
+)
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template, reading_format
 from rewardlab.rewards.judgment import terms_of
 from rewardlab.samplers.hf import user_turn
 from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
+from rewardlab.training.policy_gradient.rollouts.strategies import TurnRollouts
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import sft_dialogues, train_sft
 from rewardlab.types import Choice, Message, Order, PreferencePair, choice_of
 from rewardlab.verdicts.turns import MAX_LOOKS, Look, LookTurns, read_look
 from tests.support.configs import WITH_CRITIC, short_rl_config
+from tests.support.families import family
 
 LOOK = load_template("look")
 WIDTH, HEIGHT = 200, 100
@@ -88,9 +103,23 @@ def test_what_is_a_look(turn: str, look: Look | None) -> None:
 
 @given(st.text(alphabet="<look>/ 0123456789:a", max_size=200) | st.text(max_size=50))
 def test_a_judgment_is_the_one_of_its_turns(text: str) -> None:
+    """Of any text: it is refused, or its turns are the text, and each but the last ends in a look."""
     turns = LookTurns("")
-    assert turns.join(turns.split(text)) == text or not text.strip() or "".join(turns.split(text)).strip() == text.strip()
-    assert len(turns.split(text)) <= turns.most
+    try:
+        parts = turns.split(text)
+    except ValueError:
+        return
+    assert turns.join(parts) == text
+    assert 1 <= len(parts) <= turns.most
+    assert all(map(read_look, parts[:-1]))
+
+
+@pytest.mark.parametrize("looks", ["<look>50 0 25 25</look>", "<look>0 0 9 9</look>" * 4, "<look>0 0 9 9</look>"])
+def test_judgments_that_nobody_learns_from(looks: str) -> None:
+    """A part without area, a fourth look, and nothing after a look are refused before training."""
+    end = "" if looks == "<look>0 0 9 9</look>" else "</think><answer>1</answer>"
+    with pytest.raises(DataError, match=r"p0: its judgment is none for template look: .* expected up to 3 looks"):
+        sft_dialogues([replace(PAIRS[0], judgment=f"<think>{looks}{end}")], LOOK)
 
 
 @given(
@@ -138,6 +167,20 @@ def test_the_part_is_shown_next() -> None:
     assert max(map(len, asked)) == 1
 
 
+def test_draws_of_equal_chats_differ() -> None:
+    """Five votes look at the same part; an engine whose seed comes from the chat would continue five times alike."""
+    seeds: list[int] = []
+
+    class Sampler(ScriptedSampler):
+        def sample(self, prompts: Any, params: Any) -> Any:
+            seeds.extend([params.seed] * len(prompts) if len(prompts[0]) > 1 else [])
+            return super().sample(prompts, params)
+
+    judge = GenerativeJudge(Sampler(lambda prompt, draw: look_at(0, 0) if len(prompt) == 1 else ""), LOOK)
+    judge.compare_many(PAIRS[:1], orders=[(Order.GIVEN,)], num_votes=5, seed=3)
+    assert len(set(seeds)) == len(seeds) == 5
+
+
 def test_an_image_that_is_not_there_or_unreadable() -> None:
     """A look at a second image of one ends the judgment; at one that cannot be decoded it is an error, not an exception."""
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<look>2: 0 0 9 9</look>"), LOOK)
@@ -165,6 +208,7 @@ def test_each_turn_is_learnt_after_those_before_it() -> None:
     ("changes", "name"),
     [
         (WITH_CRITIC, "template look has several turns, and advantage gae takes one; use another template"),
+        ({"forced_answer_length": 8}, "template look has several turns, and forced_answer_length takes one"),
         ({"overlong_margin": 8}, "overlong_margin: template look has several turns"),
         ({"template": "plain", "look_cost": 0.1}, "look_cost: judgments of template plain do not look again"),
     ],
@@ -180,21 +224,60 @@ def test_looks_cost() -> None:
     assert "looks" not in {term.name for term in terms_of(RLConfig.model_validate({}))}
 
 
-def test_the_tokens_of_a_part(tiny_checkpoint: Path) -> None:
-    """They are those that the processor makes of the whole chat."""
-    processor = load_processor(str(tiny_checkpoint))
-    part = Image.new("RGB", (100, 50), "red")
-    tokens, fields = user_turn(processor, "Go on.", [part])
+@pytest.mark.parametrize("name", [family(name, daily=True) for name in ("qwen2_5_vl", "qwen3_vl", "gemma3")])
+def test_the_tokens_of_a_part(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """A dialogue that has grown by a part is what the processor makes of the whole chat: tokens, their types, and images."""
+    processor = load_processor(str(checkpoint_of(name)))
+    whole_image, part = Image.open(io.BytesIO(picture())).convert("RGB"), Image.new("RGB", (100, 50), "red")
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "x"}]}
     chat = [
-        {"role": "user", "content": [{"type": "text", "text": "."}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "x"}]},
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Go on."}]},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]},
+        answer,
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Continue."}]},
     ]
-    text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    whole = processor(text=[text], images=[[part]], return_tensors="pt")
-    assert whole["input_ids"][0].tolist()[-len(tokens) :] == tokens
-    assert fields["pixel_values"].equal(whole["pixel_values"])
-    assert len(user_turn(processor, "Go on.")[0]) < len(tokens)
+
+    def read(messages: Any, images: list[Any]) -> dict[str, Any]:
+        text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return dict(processor(text=[text], images=[images], return_tensors="pt", add_special_tokens=False))
+
+    prompt, whole, image_token = read(chat[:1], [whole_image]), read(chat, [whole_image, part]), patch_token_id(processor)
+    tokens, of_part = user_turn(processor, "Continue.", [part])
+    ids = prompt["input_ids"][0].tolist()
+    so_far = ids + processor.tokenizer("x", add_special_tokens=False)["input_ids"] + tokens
+    assert so_far == whole["input_ids"][0].tolist()
+    fields = with_image_rows(
+        {k: v for k, v in prompt.items() if k not in ("input_ids", "attention_mask")}, [ids], [[part]], image_token
+    )
+    grown = add_images(select_fields(fields, [0], [len(so_far)]), [of_part], [so_far], image_token)
+    assert [grown[kind][0] for kind in TOKEN_FIELDS if kind in grown] == [
+        whole[kind][0].tolist() for kind in TOKEN_FIELDS if kind in whole
+    ]
+    joined = image_fields_of_rows(grown, [0])
+    assert all(joined[key].equal(whole[key]) for key in joined)
+    assert len(user_turn(processor, "Continue.")[0]) < len(tokens)
+
+
+def test_a_prompt_without_an_image_among_others(tiny_checkpoint: Path) -> None:
+    """TRL gives None as its images; a look there ends the judgment, beside one that is continued."""
+    processor = load_processor(str(tiny_checkpoint))
+    end, calls = processor.tokenizer.eos_token_id, []
+    looking = [*processor.tokenizer(look_at(0, 0), add_special_tokens=False)["input_ids"], end]
+
+    def sample(prompt_ids: list[list[int]], images: Any, fields: Any, rows: Any) -> Samples:
+        calls.append((images, fields, list(rows)))
+        return [looking if len(calls) == 1 else [end] for _ in prompt_ids], None
+
+    image = Image.open(io.BytesIO(picture())).convert("RGB")
+    fields = {IMAGE_ROWS: [dict(image_fields(processor.image_processor(images=[image], return_tensors="pt"))), {}]}
+    rollouts = TurnRollouts(processor, LookTurns("Continue."))
+    options = Sampling(sample, lambda flag: flag, frozenset({end}), 64)
+    first, second = rollouts.complete([[7], [8]], [[image], None], fields, options)
+    assert (second.tokens, second.forced, second.image_fields) == (looking, (), {})
+    [images], grown, rows = calls[1]
+    assert ([picture.size for picture in images], rows) == ([image.size, (WIDTH // 2, HEIGHT // 2)], [0])
+    assert len(join_images(grown[IMAGE_ROWS])["image_grid_thw"]) == 2
+    assert first.tokens[: len(looking)] == looking
+    assert first.forced == ((len(looking), len(first.tokens) - 1),)
 
 
 def test_a_run(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ from rewardlab.models.families import (
     TOKEN_FIELDS,
     Fields,
     images_by_prompt,
-    join_images,
     patch_token_id,
     share_rows,
     with_image_rows,
+    with_images,
 )
 from rewardlab.models.loading import prepare_reference
 from rewardlab.models.padding import PassLimits
@@ -142,6 +142,10 @@ class AdaptEntropy(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._adapt()
+
+
+def _without_pixels(rollout: Rollout) -> Rollout:
+    return replace(rollout, images=None, trajectory=replace(rollout.trajectory, image_fields={}))
 
 
 @contextmanager
@@ -348,7 +352,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self._method.mask_truncated:
             batch.loss_mask_NT[[self._is_truncated(rollout.trajectory) for rollout in rollouts]] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
-        self._current = [replace(rollout, images=None) for rollout in rollouts]
+        self._current = [_without_pixels(rollout) for rollout in rollouts]
         return dict(padded)
 
     def _assign_images(self, padded: TRLBatch, rollouts: Sequence[Rollout]) -> None:
@@ -372,7 +376,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         looks = [{name: value.to(ids_NL.device) for name, value in of.items()} for of in looks]
         looks = [{**of, "pixel_values": of["pixel_values"].to(dtype)} if of else of for of in looks]
         marked = {name: fields[name].masked_fill(ids_NL == self._image_token, 1) for name in TOKEN_FIELDS if name in fields}
-        return {**fields, **marked, IMAGE_ROWS: [join_images(both) for both in zip(fields[IMAGE_ROWS], looks, strict=True)]}
+        return {**fields, **marked, IMAGE_ROWS: with_images(fields[IMAGE_ROWS], looks)}
 
     def _generate(self, prompts: list[Any]) -> Any:
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
@@ -517,7 +521,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
         if self.value_only:  # the critic needs none
             return input_ids.new_zeros((len(input_ids), logits_to_keep), dtype=torch.float32), None, None
-        fields = forward_fields(more, input_ids, self._image_token)
+        fields = forward_fields(more, input_ids[:, :-logits_to_keep], self._image_token)  # images are those of prompts
         if IMAGE_ROWS not in more:  # TRL's own call, about the current rollouts
             fields = self._with_looks(fields, input_ids)
         fields = self._parts.image_fields(fields)

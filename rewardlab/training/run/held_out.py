@@ -177,8 +177,8 @@ def short_enough(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, 
         return pairs
     writes = template.verdict_format != "bare" and not isinstance(config, RMConfig)  # else probabilities or numbers are read
     counter = TokenCounter(processor_of(config))
-    turns = template.turns.most if template.turns else 1
-    room = answer_tokens(config) * turns + room_between_turns(config, template) if writes else 0
+    room = template.num_turns * answer_tokens(config) + (template.num_turns - 1) * room_between_turns(config, template)
+    room = room if writes else 0
     kept = [pair for pair in pairs if max(counter.sample(pair, o, template, room=room).total for o in BOTH_ORDERS) <= limit]
     if not kept:
         raise DataError(f"every pair to evaluate is longer than {limit:,} tokens; lower evaluation.max_tokens or pixels.max")

@@ -74,15 +74,23 @@ def drop_too_long(
 
 
 def room_between_turns(config: TrainConfig, template: Template) -> int:
-    """Return the most tokens between the turns of a judgment, 0 for one turn. Raise ConfigError for looks with a
-    model whose images have an unknown number of tokens."""
+    """Return the most tokens between two turns of a judgment, 0 for one turn. Raise ConfigError for looks with a model whose
+    images have an unknown number of tokens."""
     if template.turns is None:
         return 0
     processor = processor_of(config)
     tokens, images = len(user_turn(processor, template.followup)[0]), most_image_tokens(processor) if template.looks else 0
     if images is None:
         raise ConfigError(f"{config.model}: how many tokens an image has at most is unknown; use a template without looks")
-    return (template.turns.most - 1) * (tokens + images)
+    return tokens + images
+
+
+def split_answer(pair: PreferencePair, answer: str, template: Template) -> list[str]:
+    """Return the turns of a judgment of a pair. Raise DataError for one that is not the template's."""
+    try:
+        return template.turns.split(answer) if template.turns else [answer]
+    except ValueError as error:
+        raise DataError(f"{pair.pair_id}: its judgment is none for template {template.name}: {error}") from error
 
 
 def numbers_that_fit(
@@ -93,24 +101,30 @@ def numbers_that_fit(
     *,
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
+    between: int = 0,
 ) -> Sequence[int]:
-    """Return which pairs fit, each in its longer order, as :func:`short_samples` says. Raise ConfigError for a finished run."""
+    """Return which pairs fit, each in its longer order, as :func:`short_samples` says; ``between`` is what two turns of an
+    answer may have between them, in tokens. Raise ConfigError for a finished run, DataError for an answer that is not the
+    template's."""
     refuse_finished(out)
+
+    def room_of(pair: PreferencePair) -> int:
+        return room + (between * (len(split_answer(pair, answer(pair), template)) - 1) if between else 0)
 
     def candidates(counter: TokenCounter, limit: int, advance: Advance) -> Iterator[Candidate]:
         for number, pair in light_pairs(pairs):
             if number % num_processes() == process_index():
                 text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + counter.learnt(answer(pair))
-                yield from counter.candidate(number, pair, text, limit - room)
+                yield from counter.candidate(number, pair, text, limit - room_of(pair))
                 advance(num_processes())
 
     def count(counter: TokenCounter, number: int) -> SampleTokens:
         pair = pairs[number]
-        counts = [counter.sample(pair, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
+        counts = [counter.sample(pair, order, template, answer=answer(pair), room=room_of(pair)) for order in BOTH_ORDERS]
         return max(counts, key=lambda count: count.total)
 
     names = [facts.pair_id for facts in pair_facts(pairs)]  # which of a set
-    key = (fingerprint_of(pairs), names, template.hash, room)
+    key = (fingerprint_of(pairs), names, template.hash, room, *([between] if between else []))
     return short_samples(len(pairs), config, out / TOO_LONG, key, candidates, count)
 
 

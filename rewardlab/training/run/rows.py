@@ -30,10 +30,9 @@ from rewardlab.reporting.progress import Advance, log_line
 from rewardlab.rewards.rollout import Row
 from rewardlab.samplers.hf import chat_of
 from rewardlab.training.run.folder import has_begun
-from rewardlab.training.run.preflight import Candidate, SampleTokens, TokenCounter, short_samples
+from rewardlab.training.run.preflight import Candidate, SampleTokens, TokenCounter, short_samples, split_answer
 from rewardlab.types import Message, Order, Part, PreferencePair
 from rewardlab.verdicts.parse import continuation
-from rewardlab.verdicts.turns import JudgmentTurns
 
 Chat = list[dict[str, Any]]
 Turn = dict[str, Any]  # role, content, and of a user's turn perhaps a look at a part of an image
@@ -238,7 +237,7 @@ def judgment_turns(
     ``num_images`` that the prompt shows. Raise DataError for a part of a judgment that is not the template's."""
     if dialogue.answer is not None or not dialogue.part or template.turns is None:
         return dialogue.turns, pair.judgment if dialogue.answer is None else dialogue.answer
-    parts = split_judgment(pair, template.turns, template.name)
+    parts = split_answer(pair, pair.judgment, template)
     before: list[Turn] = []
     for number in range(1, dialogue.part):
         reply = template.turns.reply(parts[:number], num_images)
@@ -246,14 +245,6 @@ def judgment_turns(
             raise DataError(f"{pair.pair_id}: turn {number} of its judgment does not look at one of its {num_images} images")
         before += [turn("assistant", parts[number - 1]), {**turn("user", reply.text), "look": reply.look}]
     return tuple(before), parts[dialogue.part - 1]
-
-
-def split_judgment(pair: PreferencePair, turns: JudgmentTurns, template: str) -> list[str]:
-    """Return the turns of a pair's judgment. Raise DataError for one that is not the template's."""
-    try:
-        return turns.split(pair.judgment)
-    except ValueError as error:
-        raise DataError(f"{pair.pair_id}: its judgment is none for template {template}: {error}") from error
 
 
 def count_dialogue(pair: PreferencePair, dialogue: SFTDialogue, counter: TokenCounter, template: Template) -> SampleTokens:

@@ -126,7 +126,7 @@ class ContinuedRollouts(WholeRollouts):
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         made = super().complete(prompt_ids, images, fields, sampling)
-        pictures = [list(of_prompt) for of_prompt in images] if images else [[] for _ in prompt_ids]
+        pictures = [list(of_prompt or ()) for of_prompt in images] if images else [[] for _ in prompt_ids]
         of_prompts = list(map(len, pictures))
         while True:
             all_inserted = [
