@@ -18,7 +18,8 @@ from rewardlab.config import PolicyConfig, RMConfig, SFTConfig, find_config, loa
 @dataclass(frozen=True)
 class Arm:
     """``judge``: pairwise (the quickstart's judge after RL, by verdict probabilities), hardened (the first of --hardened),
-    least (the lowest reward of all of --hardened), scalar or truth.
+    least (the lowest reward of all of --hardened), scalar, likelihood (of an answer, under a model that learnt to answer) or
+    truth.
 
     ``kl_coef`` weighs the divergence from the start in the loss (k2), the usual defence of a reward. ``ppo``: the method of
     ``configs/policy/pairwise_rl.yaml``. ``pairs``: the questions of training, all, those about digits or scenes, or the hard
@@ -62,6 +63,7 @@ ARMS: dict[str, Arm] = {
     "two_halves": Arm("the truth, in two halves", "truth", first="all"),
     "digits_first": Arm("the truth, digits in the first half", "truth", first="digits"),
     "scalar": Arm("Bradley-Terry scalar head", "scalar"),
+    "likelihood": Arm("the likelihood under a model that learnt to answer", "likelihood"),
     "truth_ppo": Arm("the truth, by Pairwise-RL's PPO", "truth", ppo=True),
     "right_answer_kl_ppo": Arm(
         "judge, against the right answer (KL 0.1), by Pairwise-RL's PPO", "pairwise", kl_coef=0.1, ppo=True
@@ -85,6 +87,8 @@ class Settings:
     start_right: float = 0.8  # fraction of right answers among them
     scalar_steps: int = 400  # of the scalar head; the calibration study chose its rate
     scalar_rate: float = 2e-4
+    likelihood_steps: int = 1000  # from the base model: its score is read from what it knows, not from a new head
+    likelihood_rate: float = 1e-3
     num_test: int = 400  # held-out questions
     test_every: int = 4  # steps between two evaluations of sampled answers to them
     seed: int = 1000
@@ -152,14 +156,24 @@ def start_config(settings: Settings, *, base: Path) -> SFTConfig:
     )
 
 
-def scalar_config(settings: Settings, *, base: Path) -> RMConfig:
+def scalar_config(settings: Settings, *, sft: Path) -> RMConfig:
     """Return the scalar head's config. It starts from the SFT judge: from the base model it learns nothing."""
+    return reward_model_config(settings, sft, learning_rate=settings.scalar_rate, max_steps=settings.scalar_steps)
+
+
+def likelihood_config(settings: Settings, *, base: Path) -> RMConfig:
+    """Return the config of the model whose likelihood is the reward."""
+    form = {"template": "reply", "explain_weight": 1.0}
+    steps = {"learning_rate": settings.likelihood_rate, "max_steps": settings.likelihood_steps}
+    return reward_model_config(settings, base, **form, **steps)
+
+
+def reward_model_config(settings: Settings, model: Path, **keys: Any) -> RMConfig:
     size = min(32, settings.rollout_batch_size)
     return RMConfig(
-        model=str(base),
-        learning_rate=settings.scalar_rate,
+        model=str(model),
+        **keys,
         warmup_steps=30,
-        max_steps=settings.scalar_steps,
         batch_size=size,
         micro_batch_size=size,
         seed=settings.seed,

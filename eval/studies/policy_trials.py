@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 
-from eval.studies.policy import ARMS, Settings, policy_config, scalar_config, start_config
+from eval.studies.policy import ARMS, Settings, likelihood_config, policy_config, scalar_config, start_config
 from eval.studies.study import Quickstart, Trial, digest, make_once
 from rewardlab.config import PolicyConfig
 from rewardlab.data.pairs import read_pairs
@@ -35,7 +35,7 @@ from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
 
-START, SCALAR, DIGITS = "start", "scalar", "digits"
+START, SCALAR, LIKELIHOOD, DIGITS = "start", "scalar", "likelihood", "digits"
 NUM_HARD, HARD_SAMPLES = 2000, 4  # questions among which the hard ones are looked for, and answers to each
 MANY_WORDED = "What is in the image?"  # has many right answers; all other questions have one
 
@@ -215,7 +215,10 @@ class PolicyContext:
             ]
             train_sft(pairs, start_config(self.settings, base=self.quickstart.base), self.out / START)
         if not is_finished(self.out / SCALAR):
-            train_reward_model(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
+            train_reward_model(self.pairs, scalar_config(self.settings, sft=self.sft), self.out / SCALAR)
+        if not is_finished(self.out / LIKELIHOOD):
+            config = likelihood_config(self.settings, base=self.quickstart.base)
+            train_reward_model(self.pairs, config, self.out / LIKELIHOOD)
         return self.evaluate(*load_model(str(self.first), device="cpu"))
 
     def prepare(self, start: dict[str, Any]) -> None:
@@ -225,6 +228,7 @@ class PolicyContext:
             "truth": WatchedTruth(self._pairwise(judge, second)),
             "pairwise": self._pairwise(judge, second),
             "scalar": ScalarReward(self.out / SCALAR / FINAL, batch_size=512),
+            "likelihood": ScalarReward(self.out / LIKELIHOOD / FINAL, batch_size=512),
         }
         if self.hardened:
             first, *others = map(self._weighing, self.hardened)

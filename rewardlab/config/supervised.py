@@ -63,13 +63,15 @@ class RMConfig(SFTConfig):
     rates and batches are SFT's, for a comparison in which only the head differs.
 
     The template says what the head sees: one response (`single`), the two of a pair, each pair in both orders, or a whole list.
+    With `reply` a response's score is its likelihood as the model's own answer.
     """
 
     template: str = Field(
-        "single", description="Prompt template: of a single response, or of a pair (`plain`, ...) or a list (`ordering`)."
+        "single",
+        description="Prompt template: of a response (`single`, `reply`), of a pair (`plain`, ...) or of a list (`ordering`).",
     )
     explain_weight: float = Field(
-        0.0, ge=0, description="Weight of the likelihood of the pairs' judgments: one backbone ranks and explains."
+        0.0, ge=0, description="Weight of the likelihood of the pairs' judgments, or with `reply` of their preferred responses."
     )
     num_listed: int = Field(8, ge=2, le=26, description="Maximum responses of a list that the head scores (template of lists).")
 

@@ -98,6 +98,63 @@ def checkpoint_activations(model: Any, *args: Any, **kwargs: Any) -> None:
     (enable or model.gradient_checkpointing_enable)(*args, **kwargs)
 
 
+class LikelihoodModel(nn.Module):
+    """A language model whose score of a response is the log-likelihood of the response as its own answer, in nats: the implicit
+    reward without a reference (DPO, arXiv 2305.18290, eq. 5; fitted as in CPO, arXiv 2401.08417, eq. 5)."""
+
+    def __init__(self, language_model: Any) -> None:
+        super().__init__()
+        self.language_model, self.config = language_model, language_model.config
+
+    @classmethod
+    def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32, attention: str = "auto") -> LikelihoodModel:
+        """Return the language model of checkpoint ``model``. Raise as :meth:`ValueModel.from_pretrained`."""
+        return cls(_language_model(model, dtype, attention))
+
+    @classmethod
+    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> LikelihoodModel:
+        """Return a saved model on ``device`` for inference, as :meth:`ValueModel.for_scoring`."""
+        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+        return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
+
+    def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+        """Write the language model into ``folder``; ``state``: weights that were gathered already."""
+        weights = self.state_dict() if state is None else state
+        of_model = {name.removeprefix("language_model."): value for name, value in weights.items()}
+        self.language_model.save_pretrained(folder, state_dict=of_model)
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return bool(self.language_model.is_gradient_checkpointing)
+
+    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        checkpoint_activations(self.language_model, *args, **kwargs)
+
+    def forward(self, labels: Tensor, **inputs: Any) -> Tensor:
+        """Return [N, 1], the log-likelihoods of the tokens of ``labels`` [N, L] that are not -100."""
+        hidden_NLD = self.language_model.model(**inputs, use_cache=False).last_hidden_state
+        return -label_losses(self.language_model, hidden_NLD, labels)[:, None]
+
+
+def label_losses(language_model: Any, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
+    """Return [N], the sums of the negative log-likelihoods of the tokens of ``labels_NL`` that are not -100."""
+    learnt_NL = labels_NL[:, 1:] != -100
+    head = language_model.get_output_embeddings()
+    logits_TV = head(hidden_NLD[:, :-1][learnt_NL].to(head.weight.dtype)).float()
+    losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
+    return losses_T.new_zeros(len(labels_NL)).index_add(0, learnt_NL.nonzero()[:, 0], losses_T)
+
+
+def _language_model(model: str, dtype: torch.dtype, attention: str) -> Any:
+    config = load_config_of(model)
+    in_16_bits = dtype != torch.float32 or precision.trains_in_bfloat16()
+    language_model = read_model(
+        model, dtype=dtype, attn_implementation=choose_attention(attention, config, in_16_bits=in_16_bits)
+    )
+    prepare_vision_tower(language_model.model)
+    return language_model
+
+
 class RankingModel(nn.Module):
     """A whole language model and a linear head, initialised with zeros, that scores the K responses of a prompt after its last
     token, where all of them have been read: one model that ranks in one pass and explains when it is sampled (JRM, arXiv
@@ -119,12 +176,7 @@ class RankingModel(nn.Module):
     ) -> RankingModel:
         """Return the language model of checkpoint ``model`` with a new head of ``num_scores``, or with the one that
         :meth:`save` wrote, whatever its size. Raise as :meth:`ValueModel.from_pretrained`."""
-        config = load_config_of(model)
-        in_16_bits = dtype != torch.float32 or precision.trains_in_bfloat16()
-        kernel = choose_attention(attention, config, in_16_bits=in_16_bits)
-        language_model = read_model(model, dtype=dtype, attn_implementation=kernel)
-        prepare_vision_tower(language_model.model)
-        path = Path(model) / HEAD
+        language_model, path = _language_model(model, dtype, attention), Path(model) / HEAD
         if not path.exists():
             return cls(language_model, num_scores)
         try:
@@ -166,16 +218,10 @@ class RankingModel(nn.Module):
         rows = torch.arange(len(hidden_NLD), device=hidden_NLD.device)
         last = hidden_NLD.shape[1] - 1
         hidden_ND = hidden_NLD[rows, torch.full_like(rows, last) if reads is None else reads]
-        losses_N = None if labels is None else self._losses(hidden_NLD, labels)
+        losses_N = None
+        if labels is not None:
+            losses_N = label_losses(self.language_model, hidden_NLD, labels) / (labels[:, 1:] != -100).sum(1).clamp(min=1)
         return self.head(hidden_ND.to(self.head.weight.dtype)).float(), losses_N
-
-    def _losses(self, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
-        learnt_NL = labels_NL[:, 1:] != -100
-        head = self.language_model.get_output_embeddings()
-        logits_TV = head(hidden_NLD[:, :-1][learnt_NL].to(head.weight.dtype)).float()
-        losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
-        sums_N = losses_T.new_zeros(len(labels_NL)).index_add(0, learnt_NL.nonzero()[:, 0], losses_T)
-        return sums_N / learnt_NL.sum(1).clamp(min=1)
 
 
 def completion_values(

@@ -23,6 +23,7 @@ from rewardlab.verdicts.turns import CheckTurns, JudgmentTurns, LookTurns
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
+# reply: the same with the response as the model's own answer, whose likelihood is its score.
 # checklist_turns: a checklist in two turns, its checks and then their verification, which a followup asks for.
 # look: a judgment that may look again at parts of the images (rewardlab.verdicts.turns).
 # rating, best, ordering: one response alone, or a list of any number (rewardlab.verdicts.lists).
@@ -34,13 +35,15 @@ TEMPLATE_FORMATS = {
     "verdict": "bare",
     "single": "unread",
     "answer": "unread",
+    "reply": "unread",
     "checklist_turns": "checklist",
     "look": "think_answer",
     **{name: name for name in LIST_FORMATS if name != SCORES},
 }
 _FOLLOWUPS = {"checklist_turns": "checklist_verify.txt", "look": "look_reply.txt"}
 DEFAULT_TEMPLATE = "r1_reward"
-_SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict"}  # formats whose words have a name of their own
+REPLY = "reply"
+_SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict", REPLY: "answer"}  # formats whose words have a name of their own
 
 SLOTS = ("{question}", "{first}", "{second}", "{answers}")
 _SLOT = re.compile(r"\{(question|first|second|response_[0-9]+)\}")
@@ -86,7 +89,12 @@ class Template:
     @property
     def shows_one(self) -> bool:
         """Return whether its prompt shows one response alone."""
-        return "{first}" in self.text and "{second}" not in self.text
+        return self.is_reply or ("{first}" in self.text and "{second}" not in self.text)
+
+    @property
+    def is_reply(self) -> bool:
+        """Return whether the response is a turn of the model's own."""
+        return self.name == REPLY
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -104,7 +112,7 @@ class Template:
     @property
     def hash(self) -> str:
         """Return the first 16 hex digits of the SHA-256 of text, verdict format and the place of the images."""
-        words = f"{self.text}\n{self.followup}" if self.followup else self.text
+        words = f"{self.text}\n{self.followup}" if self.followup else f"{self.text}\n{REPLY}" if self.is_reply else self.text
         return hashlib.sha256(f"images-first\n{format_id(self.verdict_format)}\n{words}".encode()).hexdigest()[:16]
 
 
@@ -232,7 +240,8 @@ def with_criteria(question: str, criteria: Sequence[Criterion]) -> str:
 
 
 def build_messages(pair: PreferencePair, *, order: Order, template: Template) -> tuple[Message, ...]:
-    """Return one user turn: the images, then the filled template with the responses in ``order``; the label is not used.
+    """Return one user turn: the images, then the filled template with the responses in ``order``; the label is not used. With
+    the template ``reply`` the response is a second turn.
 
     The criteria of the pair follow its question. A question with as many places (``IMAGE_MARK``) as images shows them there,
     and a response with images its own. Raise DataError if a response with images has more or fewer places than these.
@@ -254,7 +263,12 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
         slot = place % 2 == 1
         images = within[piece] if slot else ()
         parts += interleaved(values[piece], images) if images else [Part(text=values[piece] if slot else piece)]
-    return (Message("user", tuple(joined(parts))),)
+    of_user = Message("user", tuple(joined(parts)))
+    if not template.is_reply:
+        return (of_user,)
+    if of_first:
+        raise DataError(f"{pair.pair_id}: a response with images is no answer in words; use template single")
+    return of_user, Message("assistant", (Part(text=first),))
 
 
 def interleaved(text: str, images: Sequence[bytes]) -> list[Part]:

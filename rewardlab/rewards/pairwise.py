@@ -18,15 +18,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rewardlab.errors import CheckpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.models.checkpoints import template_for
 from rewardlab.models.loading import load_processor, this_device
-from rewardlab.models.value_model import ValueModel
+from rewardlab.models.value_model import WEIGHTS, LikelihoodModel, ValueModel
 from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.policy_signs import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
 from rewardlab.samplers.failures import FailureStreak
-from rewardlab.samplers.hf import encode
+from rewardlab.samplers.hf import encode, encode_replies
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
 
 Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
@@ -194,9 +195,26 @@ def single_response_prompt(pair: PreferencePair, response: int, template: Templa
     return build_messages(pair, order=BOTH_ORDERS[response], template=template)
 
 
+def open_scorer(folder: Path) -> tuple[ValueModel | LikelihoodModel, Any, Template]:
+    """Return a reward model of single responses, its processor and its template. Raise CheckpointError for another folder, and
+    for one that was trained with another template."""
+    template = template_for(folder, None)
+    if not template.is_reply and not (folder / WEIGHTS).exists():
+        raise CheckpointError(
+            f"{folder}: not a reward model of single responses ({WEIGHTS} is missing); expected the output of `rewardlab rm`"
+        )
+    kind = LikelihoodModel if template.is_reply else ValueModel
+    return kind.for_scoring(folder, this_device()), load_processor(str(folder)), template
+
+
 @torch.inference_mode()
 def score_responses(
-    model: ValueModel, processor: Any, pairs: Sequence[PreferencePair], template: Template, *, batch_size: int = 64
+    model: ValueModel | LikelihoodModel,
+    processor: Any,
+    pairs: Sequence[PreferencePair],
+    template: Template,
+    *,
+    batch_size: int = 64,
 ) -> Tensor:
     """Return [B, 2], the number of either response. sigmoid(r_0 - r_1) is the probability that response 0 is the better one."""
     device, scores = next(model.parameters()).device, [torch.empty(0)]
@@ -204,7 +222,7 @@ def score_responses(
     for start in range(0, len(pairs), at_once):
         some = pairs[start : start + at_once]
         prompts = [single_response_prompt(pair, response, template) for pair in some for response in (0, 1)]
-        inputs = encode(processor, prompts)
+        inputs = (encode_replies if template.is_reply else encode)(processor, prompts)
         scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
     return torch.cat(scores).view(-1, 2)
 
@@ -216,8 +234,7 @@ class ScalarReward:
     parity: float | None = None
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
-        self._template = template_for(folder, None)
-        self._model, self._processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
+        self._model, self._processor, self._template = open_scorer(folder)
         self._batch_size = batch_size
 
     def __call__(

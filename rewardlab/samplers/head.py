@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from rewardlab.errors import CheckpointError
+from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_processor, this_device
-from rewardlab.models.value_model import HEAD, WEIGHTS, RankingModel, ValueModel
-from rewardlab.prompts import Template
+from rewardlab.models.value_model import HEAD, WEIGHTS, LikelihoodModel, RankingModel, ValueModel
+from rewardlab.prompts import REPLY, Template
 from rewardlab.samplers.base import HEADS, EngineOptions, Sampler, SamplingParams
-from rewardlab.samplers.hf import encode
+from rewardlab.samplers.hf import encode, encode_replies
 from rewardlab.types import Completion, FinishReason, Message
 from rewardlab.verdicts.lists import SCORES, write_list
 
@@ -41,11 +42,11 @@ class HeadSampler:
     def load(path: str, *, batch_size: int) -> HeadSampler:
         """Return the sampler of a folder that `rewardlab rm` wrote. Raise CheckpointError for another one."""
         folder, device = Path(path), this_device()
-        if not (folder / HEAD).exists() and not (folder / WEIGHTS).exists():
+        if not any((folder / file).exists() for file in (HEAD, WEIGHTS)) and (read_card(folder) or {}).get("template") != REPLY:
             raise CheckpointError(
                 f"{folder}: not a reward model ({HEAD} or {WEIGHTS} is missing); expected the output of `rewardlab rm`"
             )
-        kind = RankingModel if (folder / HEAD).exists() else ValueModel
+        kind: Any = RankingModel if (folder / HEAD).exists() else ValueModel if (folder / WEIGHTS).exists() else LikelihoodModel
         processor = load_processor(str(folder))
         return HeadSampler(kind.for_scoring(folder, device), processor, name=f"{HEADS}:{path}", batch_size=batch_size)
 
@@ -57,7 +58,7 @@ class HeadSampler:
         completions = []
         for start in range(0, len(prompts), self._batch_size):
             rows = prompts[start : start + self._batch_size]
-            inputs = encode(self._processor, rows)
+            inputs = (encode_replies if rows[0][-1].role == "assistant" else encode)(self._processor, rows)
             for scores_K, mask_L in zip(self._scores(inputs), inputs["attention_mask"], strict=True):
                 text = write_list(SCORES, scores_K.tolist(), "")
                 completions.append([Completion(text, FinishReason.STOP, 0, int(mask_L.sum()))] * params.num_samples)

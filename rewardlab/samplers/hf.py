@@ -20,7 +20,7 @@ from rewardlab.models.families import end_token_ids, image_fields, left_pad, tex
 from rewardlab.models.loading import load_model
 from rewardlab.models.model_config import max_positions
 from rewardlab.models.processed_images import OF_ROWS
-from rewardlab.prompts.sanitize import without_tokens
+from rewardlab.prompts.sanitize import completion_to_learn, without_tokens
 from rewardlab.samplers.base import HF, UNREADABLE, EngineArgsParser, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
@@ -122,6 +122,19 @@ def append_answers(inputs: dict[str, torch.Tensor], answers: Sequence[Sequence[i
         return left_pad([torch.cat([row, tail]) for row, tail in zip(values, tails, strict=True)], pad if is_ids else 0)
 
     return {name: extend(name, values) if values.shape == shape else values for name, values in inputs.items()}
+
+
+def encode_replies(processor: Any, prompts: Sequence[Sequence[Message]]) -> dict[str, torch.Tensor]:
+    """Return the inputs of prompts that end in a turn of the model's own, with that turn's tokens and its end as ``labels``
+    [N, L], else -100. Raise as :func:`encode`."""
+    tokenizer, specials = processor.tokenizer, special_tokens(processor.tokenizer)
+    texts = [completion_to_learn(prompt[-1].text, specials) for prompt in prompts]
+    replies = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts]
+    inputs = append_answers(encode(processor, [prompt[:-1] for prompt in prompts]), replies, tokenizer.pad_token_id)
+    labels = torch.full_like(inputs["input_ids"], -100)
+    for row, reply in zip(labels, replies, strict=True):
+        row[-len(reply) :] = torch.tensor(reply)
+    return inputs | {"labels": labels}
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:

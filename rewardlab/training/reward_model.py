@@ -1,6 +1,8 @@
 """Reward models: a head that scores responses, fitted to preferences by the Bradley-Terry likelihood.
 
-A scalar head (template `single`) sees each response alone, with the images and the question. With a template of pairs or lists
+A scalar head (template `single`) sees each response alone, with the images and the question. With the template `reply` there is
+no head: a response's score is its log-likelihood as the model's own answer, and ``explain_weight`` is the weight of that of the
+preferred responses (CPO, arXiv 2401.08417, eq. 5). With a template of pairs or lists
 all responses are in one prompt and the head has a number for each place: the model keeps its language model, and with
 ``explain_weight`` it learns the pairs' judgments too, in the same pass: it answers at once and explains when it is sampled.
 Scores are read after the last token of the prompt. TRL's RewardTrainer tokenizes text only and has no way for an image, so the
@@ -24,20 +26,19 @@ from transformers import Trainer, TrainingArguments
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
-from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.lists import ListJudge
 from rewardlab.judging.margins import likelier_verdict
-from rewardlab.models.checkpoints import template_for
 from rewardlab.models.families import always_run_vision_tower
-from rewardlab.models.loading import freeze, load_processor, this_device
-from rewardlab.models.value_model import WEIGHTS, RankingModel, ValueModel
+from rewardlab.models.loading import freeze
+from rewardlab.models.value_model import LikelihoodModel, RankingModel, ValueModel
 from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, build_messages, load_template, require_one_turn
 from rewardlab.prompts.sanitize import completion_to_learn
-from rewardlab.rewards.pairwise import score_responses, single_response_prompt
+from rewardlab.rewards.pairwise import open_scorer, score_responses, single_response_prompt
 from rewardlab.rl.objectives import bradley_terry_loss, ranking_loss
 from rewardlab.samplers.head import HeadSampler, head_template
-from rewardlab.samplers.hf import append_answers, encode, special_tokens, thinking_opening
+from rewardlab.samplers.hf import append_answers, encode, encode_replies, special_tokens, thinking_opening
 from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
@@ -50,7 +51,7 @@ from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Judgment, Ord
 from rewardlab.verdicts.parse import continuation
 from rewardlab.verdicts.votes import judgment
 
-M = TypeVar("M", ValueModel, RankingModel)
+M = TypeVar("M", ValueModel, LikelihoodModel, RankingModel)
 
 
 def labelled(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
@@ -69,17 +70,20 @@ class ScalarCollator:
     def __call__(self, pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
         chosen = [single_response_prompt(pair, int(pair.preferred == 1), self._template) for pair in pairs]
         rejected = [single_response_prompt(pair, int(pair.preferred == 0), self._template) for pair in pairs]
+        read = encode_replies if self._template.is_reply else encode
         with pairs_named(pairs):
             num_images = torch.tensor([sum(len(message.images) for message in prompt) for prompt in chosen + rejected])
-            return encode(self._processor, chosen + rejected) | {NUM_IMAGES: num_images}
+            return read(self._processor, chosen + rejected) | {NUM_IMAGES: num_images}
 
 
 class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
-    """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
+    """Fits a ValueModel or a LikelihoodModel; logs the share of pairs whose preferred response scores higher, and the mean
+    margin. ``explain_weight`` weighs the likelihood of the preferred response (``explain_loss``, nats per token)."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, explain_weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.model_accepts_loss_kwargs = False  # taken for true of any forward with **kwargs; the mean would not be over B
+        self._explain_weight = explain_weight
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -87,7 +91,12 @@ class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixi
         chosen_B, rejected_B = model(**inputs)[:, -1].chunk(2)
         margins_B = chosen_B - rejected_B
         self.add_means({"accuracy": margins_B > 0, "margin": margins_B})
-        return bradley_terry_loss(chosen_B, rejected_B) * self.part_frac
+        loss = bradley_terry_loss(chosen_B, rejected_B)
+        if self._explain_weight:
+            losses_B = -chosen_B / (inputs["labels"] != -100).sum(1)[: len(chosen_B)]
+            self.add_means({"explain_loss": losses_B.detach()})
+            loss = loss + self._explain_weight * losses_B.mean()
+        return loss * self.part_frac
 
 
 class RankedRows(Sequence[tuple[PreferencePair, Order]]):
@@ -210,14 +219,17 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
         "remove_unused_columns": False,
     }
     training_arguments = TrainingArguments(**arguments)  # before the model: ZeRO-3 deals its weights out as they are read
-    model = ValueModel.from_pretrained(config.model, attention=config.attn_implementation)
+    template = load_template(config.template)
+    kind = LikelihoodModel if template.is_reply else ValueModel
+    model: Any = kind.from_pretrained(config.model, attention=config.attn_implementation)
     return BradleyTerryTrainer(
         model=_to_train(model, config, processor),
         args=training_arguments,
         train_dataset=pairs,
-        data_collator=ScalarCollator(processor, load_template(config.template)),
+        data_collator=ScalarCollator(processor, template),
         layout=RowLayout.of(processor, "left", rows_per_sample=2),
         micro_batch_tokens=config.micro_batch_tokens,
+        explain_weight=config.explain_weight,
     )
 
 
@@ -225,10 +237,10 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/pairwise.py`` and ``ValueModel`` read.
     Raise DataError without labels, ConfigError for a finished or different run in ``out``."""
     template = require_one_turn(load_template(config.template), "a reward model")
-    if template.shows_one and config.explain_weight:
+    if template.shows_one and config.explain_weight and not template.is_reply:
         raise ConfigError(
             f"explain_weight: template {template.name} shows one response alone, which no judgment of a pair explains; use "
-            "template=plain, or another one of pairs or lists"
+            "template=plain, or another one of pairs or lists, or template=reply, which learns the preferred responses"
         )
     count_ties(pairs)
     readable = leave_out_unreadable(pairs, out)
@@ -237,7 +249,7 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     most = max((2 + len(pair.others) for _, pair in light_pairs(ranked)), default=2) if template.is_list else 2
     if most > config.num_listed:
         raise DataError(f"a list has {most} responses, more than num_listed {config.num_listed}; raise it")
-    learnt = (lambda pair: pair.judgment) if config.explain_weight else (lambda pair: "")
+    learnt = (lambda pair: pair.judgment) if config.explain_weight and not template.is_reply else (lambda pair: "")
     kept = select_pairs(ranked, numbers_that_fit(ranked, config, template, out, answer=learnt))
     readable = readable.without_long(kept)
 
@@ -276,14 +288,8 @@ def ranking_judge(template: Template) -> JudgePairs:
 
 
 def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:
-    """Write the scores of all pairs as the JSON lines of a replay judge; return how many. Raise CheckpointError for a folder
-    that is no scalar reward model or was trained with another template."""
-    template = template_for(folder, None)
-    if not (folder / WEIGHTS).exists():
-        raise CheckpointError(
-            f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected the output of `rewardlab rm`"
-        )
-    model, processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
+    """Write the scores of all pairs as the JSON lines of a replay judge; return how many. Raise as :func:`open_scorer`."""
+    model, processor, template = open_scorer(folder)
     scores = score_responses(model, processor, pairs, template).tolist()
     write_atomic(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
     return len(scores)

@@ -1,6 +1,6 @@
 """Judgments of several turns: how one text is split into them, and what the user says between them.
 
-A judgment is stored, read and rewarded as one text, whoever wrote its turns: a model that is asked, the rows of SFT, a rollout
+A judgment is stored, read and rewarded as one text, whoever wrote its turns: a sampler, the rows of SFT, a rollout
 of RL. Two kinds: a checklist whose verification is a second turn, and a judgment that looks again.
 
 A judge looks again where a turn ends in ``<look>2: 25 0 50 25</look>``: the left, top, right and bottom edge of a part of the

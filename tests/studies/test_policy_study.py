@@ -28,6 +28,7 @@ SMALL = Settings(
     judge_tokens=16,
     start_steps=2,
     scalar_steps=2,
+    likelihood_steps=2,
     value_steps=2,
     num_test=4,
     test_every=1,
@@ -112,7 +113,7 @@ def test_the_report(tmp_path: Path) -> None:
 
 
 def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
-    """From an untaught base model: start, scalar head and all five rewards, through the trainers users get."""
+    """From an untaught base model: start, both reward models and all rewards, through the trainers users get."""
     run = tmp_path / "run"
     for stage in ("sft", "rl"):
         shutil.copytree(finished_run / "rl", run / stage)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import rewardlab
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config import RMConfig
@@ -21,8 +22,8 @@ from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
-from rewardlab.rewards.pairwise import score_responses, single_response_prompt
-from rewardlab.samplers.hf import HFSampler
+from rewardlab.rewards.pairwise import ScalarReward, open_scorer, score_responses, single_response_prompt
+from rewardlab.samplers.hf import HFSampler, encode
 from rewardlab.training.reward_model import BradleyTerryTrainer, build_reward_trainer, train_reward_model, write_scores
 from rewardlab.types import PreferencePair
 from tests.support.configs import short_config
@@ -161,3 +162,29 @@ def test_bad_input_is_named(tiny_checkpoint: Path, pairs: list[PreferencePair], 
     assert not (tmp_path / "none").exists()
     with pytest.raises(CheckpointError, match="rewardlab rm"):
         write_scores(tiny_checkpoint, pairs, tmp_path / "scores.jsonl")
+
+
+def test_a_reply_is_scored_by_its_likelihood(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """A score is the sum of the log-probs of the response and its end, after the question; training raises that of preferred
+    responses above the others'; the folder judges as head:, pays as rm:, and writes as a language model."""
+    config = config_for(tiny_checkpoint, template="reply", explain_weight=1.0, max_steps=30, learning_rate=3e-3)
+    final = train_reward_model(pairs, config, tmp_path / "rm")
+    model, processor, template = open_scorer(final)
+    scores = score_responses(model, processor, pairs[:4], template, batch_size=3)
+    for pair, both in zip(pairs[:4], scores, strict=True):
+        [prompt, reply] = single_response_prompt(pair, 0, template)
+        assert (prompt.images, reply.role, reply.text) == (pair.images, "assistant", pair.responses[0])
+        before, whole = encode(processor, [(prompt,)]), encode(processor, [(prompt,)], [f"{reply.text}<|im_end|>"])
+        logprobs = model.language_model(**whole).logits.log_softmax(-1)[0, :-1]
+        of_tokens = logprobs.gather(1, whole["input_ids"][0, 1:, None])[before["input_ids"].shape[1] - 1 :]
+        assert both[0].item() == pytest.approx(of_tokens.sum().item(), abs=1e-3)
+    lines = [json.loads(line) for line in (tmp_path / "rm" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["explain_loss"] for line in lines if "explain_loss" in line]
+    assert 0 < losses[-1] < losses[0]
+    judge = rewardlab.open_judge(f"head:{final}")
+    judged = judge.compare(pairs[0].question, pairs[0].responses, images=pairs[0].images)
+    assert judged.judgment.votes[0].margin == pytest.approx((scores[0, 0] - scores[0, 1]).item(), abs=1e-3)
+    rewards, _ = ScalarReward(final)(pairs[:2], [pair.responses[0] for pair in pairs[:2]], [(), ()], 0)
+    assert rewards == pytest.approx(scores[:2, 0].tolist(), abs=1e-3)
+    with pytest.raises(DataError, match="a response with images is no answer in words"):
+        single_response_prompt(replace(pairs[0], response_images=((pairs[0].images[0],), ())), 0, template)

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
 from rewardlab.models.loading import read_model
-from rewardlab.models.value_model import RankingModel, ValueModel
+from rewardlab.models.value_model import LikelihoodModel, RankingModel, ValueModel
 from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.parallel import is_lost_peer
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
@@ -140,12 +140,12 @@ class StrictResumeMixin:
 
 
 class ValueModelMixin:
-    """Mixed into a Trainer of a :class:`ValueModel` or a :class:`RankingModel`: saved as its folder, read back whole;
+    """Mixed into a Trainer of a model of ``models/value_model.py``: saved as its folder, read back whole;
     DeepSpeed's and FSDP's shards have their own loaders."""
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if self.args.should_save:  # type: ignore[attr-defined]
-            model: ValueModel | RankingModel = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
+            model: ValueModel | LikelihoodModel | RankingModel = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
             model.save(Path(output_dir or self.args.output_dir), state_dict)  # type: ignore[attr-defined]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
