@@ -118,7 +118,7 @@ CLAIMS = (
     Claim("MJ1", "a reward for agreement makes both orders agree", "checks_swap", "checks", "swap_consistency"),
     Claim("Pairwise-RL", "a judge beats a scalar head as the reward", "right_answer", "scalar", study=POLICY),
     Claim("Pairwise-RL", "the same, with the judge held near the start", "right_answer_kl", "scalar", study=POLICY),
-    Claim("JRM", "a reward that learnt to answer beats a head", "likelihood", "scalar", study=POLICY),
+    Claim("DPO", "an implicit reward beats a head", "likelihood", "scalar", study=POLICY),
     Claim("Pairwise-RL", "its PPO beats critic-free RL, by the truth", "truth_ppo", "truth", study=POLICY),
     Claim("Pairwise-RL", "its PPO beats critic-free RL, by the judge", "right_answer_kl_ppo", "right_answer_kl", study=POLICY),
     Claim("Pre-PPO", "a verifier is better than a judge that knows the answer", "truth", "right_answer", study=POLICY),

@@ -59,7 +59,9 @@ class PairwiseRubric(Rubric):
     ) -> None:
         super().__init__()
         self._read, self._client, self._sent = read, RewardClient(url, **options), list(criteria)
-        names = [each if isinstance(each, str) else str(each["name"]) for each in criteria]
+        names = [
+            (each if isinstance(each, str) else str(each["name"])).strip() for each in criteria
+        ]  # as the server names them
         self.criteria = RubricDict({name: CriterionRubric() for name in names})
 
     async def forward(self, action: Any, observation: Any) -> float:

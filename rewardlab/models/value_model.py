@@ -100,7 +100,7 @@ def checkpoint_activations(model: Any, *args: Any, **kwargs: Any) -> None:
 
 class LikelihoodModel(nn.Module):
     """A language model whose score of a response is the log-likelihood of the response as its own answer, in nats: the implicit
-    reward without a reference (DPO, arXiv 2305.18290, eq. 5; fitted as in CPO, arXiv 2401.08417, eq. 5)."""
+    reward without a reference (DPO, arXiv 2305.18290, eq. 5; fitted as in CPO, arXiv 2401.08417)."""
 
     def __init__(self, language_model: Any) -> None:
         super().__init__()

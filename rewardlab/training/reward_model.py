@@ -2,7 +2,7 @@
 
 A scalar head (template `single`) sees each response alone, with the images and the question. With the template `reply` there is
 no head: a response's score is its log-likelihood as the model's own answer, and ``explain_weight`` is the weight of that of the
-preferred responses (CPO, arXiv 2401.08417, eq. 5). With a template of pairs or lists
+preferred responses (CPO, arXiv 2401.08417). With a template of pairs or lists
 all responses are in one prompt and the head has a number for each place: the model keeps its language model, and with
 ``explain_weight`` it learns the pairs' judgments too, in the same pass: it answers at once and explains when it is sampled.
 Scores are read after the last token of the prompt. TRL's RewardTrainer tokenizes text only and has no way for an image, so the

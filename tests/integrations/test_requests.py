@@ -188,7 +188,7 @@ def test_the_rubric_for_openenv(openenv: Any, server: tuple[Server, str]) -> Non
     kept, url = server
     rubric = openenv.PairwiseRubric(
         lambda action, observation: openenv.ScoredAnswer(observation, action, anchor="the best", images=(png(),)),
-        criteria=["style", {"name": "accuracy", "weight": 2}], url=url, votes=3,
+        criteria=["style ", {"name": "accuracy", "weight": 2}], url=url, votes=3,
     )  # fmt: skip
     with pytest.raises(EndpointError, match="no check of this criterion yet"):
         rubric.criteria["style"].forward("0.5", "q?")
@@ -197,7 +197,7 @@ def test_the_rubric_for_openenv(openenv: Any, server: tuple[Server, str]) -> Non
     assert rubric.criteria["accuracy"].last_score is None
     assert kept.bodies[-1] == {
         **{"question": "q?", "responses": ["0.5"], "images": [image_url(png())], "strategy": "anchor", "votes": 3},
-        **{"anchor": "the best", "criteria": ["style", {"name": "accuracy", "weight": 2}]},
+        **{"anchor": "the best", "criteria": ["style ", {"name": "accuracy", "weight": 2}]},
     }
     with pytest.raises(EndpointError, match="no reward for an answer"):
         asyncio.run(rubric.forward("?", "q?"))
