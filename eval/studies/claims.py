@@ -17,7 +17,7 @@ from eval.studies.study import Record
 from eval.studies.tables import Mean, cell, mean_of, page, table
 
 LONG, POLICY = "long", "policy"  # studies
-LEVEL, SMOOTHED = 0.75, 3  # of right rollouts in training, as a mean of so many batches: what "CPU seconds" are counted to
+GAIN, SMOOTHED = 0.05, 3  # CPU seconds are counted until so many batches have, on average, so many more right rollouts
 UNITS = {  # of scores; that of others is points of right judgments or answers
     "greedy_accuracy": "points, greedy",
     "vote_5": "points, majority of 5",
@@ -30,7 +30,7 @@ UNITS = {  # of scores; that of others is points of right judgments or answers
 }
 RATIOS = {  # scores that are compared as a ratio
     "length": "times the tokens",
-    "cpu_to_level": f"times the CPU seconds to {100 * LEVEL:.0f} % right rollouts",
+    "cpu_to_level": f"times the CPU seconds to {100 * GAIN:.0f} points more right rollouts",
 }
 
 
@@ -149,13 +149,13 @@ Rows = Mapping[str, Mapping[int, Record]]  # of a study: by arm ("": before trai
 
 
 def cpu_to_level(record: Record) -> float | None:
-    """Return the CPU seconds of training until the mean of :data:`SMOOTHED` batches reaches :data:`LEVEL`; None if it never
-    does."""
-    series = record["series"]
+    """Return the CPU seconds of training until the right rollouts of :data:`SMOOTHED` batches are on average :data:`GAIN` above
+    the accuracy of the judge before RL; None if they never are."""
+    series, level = record["series"], (record["start"] or record["plain"])["accuracy"] + GAIN
     right = series.get("last_right") or series.get("right") or []
     for end in range(SMOOTHED, len(right) + 1):
         batches = right[end - SMOOTHED : end]
-        if None not in batches and float(np.mean(batches)) >= LEVEL:
+        if None not in batches and float(np.mean(batches)) >= level:
             return float(series["cpu_s"][end - 1])
     return None
 

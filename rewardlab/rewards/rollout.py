@@ -20,23 +20,34 @@ Row = dict[str, Any]  # a row of the training set, as datasets gives it
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The policy's samples for one prompt. ``turns`` names the policy's turn of each token from 1 on (0: the user's); None: one
-    turn. Tokens before ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are, nor are
-    those of ``forced``, stretches from a position to before another, which the policy did not choose; ``image_fields`` are the
-    model inputs of the images that these show.
-    ``finished`` is False if a later step continues it. ``logprobs`` are the sampler's. ``policy_turns`` are the tokens of each
-    turn, if there are several.
+    """The policy's samples for one prompt. Tokens before ``trained_from`` were trained on in an earlier step; those from
+    ``trained_until`` on never are, nor are those of ``forced``, stretches from a position to before another, which the policy
+    did not choose; ``image_fields`` are the model inputs of the images that these show.
+    ``finished`` is False if a later step continues it. ``logprobs`` are the sampler's.
     """
 
     tokens: list[int]
     logprobs: list[float] | None = None
-    turns: list[int] | None = None
     trained_from: int = 0
     trained_until: int | None = None
     forced: tuple[tuple[int, int], ...] = ()
     finished: bool = True
-    policy_turns: tuple[list[int], ...] = ()
     image_fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """Return the tokens that the policy chose: before the first stretch of ``forced``, after each, to the next."""
+        begins = [0, *(end for _, end in self.forced)]
+        ends = [*(begin for begin, _ in self.forced), len(self.tokens)]
+        return [self.tokens[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+    @property
+    def part_of_token(self) -> list[int]:
+        """Return the number of each token's part, from 1 on; 0 for a token of ``forced``."""
+        parts = [number for number, part in enumerate(self.parts, 1) for _ in part]
+        for begin, end in self.forced:
+            parts[begin:begin] = [0] * (end - begin)
+        return parts
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from rewardlab.errors import ConfigError, MediaError
-from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
+from rewardlab.prompts.verification import VerifyTurns
 from rewardlab.types import Completion, FinishReason, Message, Part
 from rewardlab.verdicts.turns import JudgmentTurns
 
@@ -216,8 +216,7 @@ class InTurns:
         if len(drawn) == 1:
             return drawn[0]
         return replace(
-            drawn[-1],
-            text="" if drawn[-1].failed else self._turns.join([completion.text for completion in drawn]),
+            self._judgment(drawn),
             num_tokens=sum(completion.num_tokens for completion in drawn),
             num_prompt_tokens=sum(completion.num_prompt_tokens for completion in drawn),
             num_cached_tokens=sum(completion.num_cached_tokens for completion in drawn),
@@ -225,6 +224,11 @@ class InTurns:
             logprobs=(),
             from_cache=all(completion.from_cache for completion in drawn),
         )
+
+    def _judgment(self, drawn: Sequence[Completion]) -> Completion:
+        """Return the judgment of several turns."""
+        last = drawn[-1]
+        return replace(last, text="" if last.failed else self._turns.join([completion.text for completion in drawn]))
 
 
 def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
@@ -242,56 +246,20 @@ def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) 
     return drawn
 
 
-class SelfVerifying:
-    """Wraps a sampler. A draw's text is its last judgment; its tokens are those of all turns, whose texts are its ``turns``.
+class SelfVerifying(InTurns):
+    """Wraps a sampler whose judgments are verified (PAG). A draw's text is its last judgment; its ``turns`` are all texts.
 
-    A judgment that was cut off or failed is returned as it is; where its verification failed or was cut off, the judgment
-    stands. Judges trained on verified judgments know what they are
-    asked; a chat template that drops the reasoning of earlier turns shows them less than training did.
+    A judgment that was cut off or failed is returned as it is. A judgment whose verification failed or was cut off counts. A
+    chat template that drops the reasoning of earlier turns shows the judge less than training did.
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+        super().__init__(sampler, VerifyTurns())
 
     @property
     def name(self) -> str:
-        return f"{self._sampler.name}, self-verifying"
+        return f"{self.of_one_turn.name}, self-verifying"
 
-    @property
-    def is_batch_invariant(self) -> bool:
-        return self._sampler.is_batch_invariant
-
-    @property
-    def left_out(self) -> frozenset[str]:
-        return self._sampler.left_out if isinstance(self._sampler, FieldSampler) else frozenset()
-
-    def check(self) -> None:
-        self._sampler.check()
-
-    def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
-        drawn = self._sampler.sample(prompts, params)
-        first = [completion for row in drawn for completion in row]
-        chats = [prompt for prompt in prompts for _ in range(params.num_samples)]
-        finished = [n for n, completion in enumerate(first) if completion.finish is FinishReason.STOP]
-        checks = {n: (*chats[n], _turn("assistant", first[n].text), _turn("user", VERIFY)) for n in finished}
-        verified = draw_once(self._sampler, checks, replace(params, seed=params.seed + 1))
-        wrong = [
-            n for n, check in verified.items() if check.finish is FinishReason.STOP and read_verification(check.text) is False
-        ]
-        revisions = {n: (*checks[n], _turn("assistant", verified[n].text), _turn("user", REVISE)) for n in wrong}
-        revised = draw_once(self._sampler, revisions, replace(params, seed=params.seed + 2))
-        last = [self._last([completion, verified.get(n), revised.get(n)]) for n, completion in enumerate(first)]
-        return [last[start : start + params.num_samples] for start in range(0, len(last), params.num_samples)]
-
-    @staticmethod
-    def _last(turns: list[Completion | None]) -> Completion:
-        first, verification, revision = turns
-        assert first is not None
-        taken = [turn for turn in (first, verification, revision) if turn is not None]
-        return replace(
-            revision or first,
-            num_tokens=sum(turn.num_tokens for turn in taken),
-            num_prompt_tokens=sum(turn.num_prompt_tokens for turn in taken),
-            from_cache=all(turn.from_cache for turn in taken),
-            turns=tuple(turn.text for turn in taken) if len(taken) > 1 else (),
-        )
+    def _judgment(self, drawn: Sequence[Completion]) -> Completion:
+        turns = tuple(completion.text for completion in drawn)
+        return replace(drawn[-1] if len(drawn) == self._turns.most else drawn[0], turns=turns)

@@ -194,8 +194,9 @@ def test_claims_by_hand() -> None:
         "effect": None, "seeds": 1, "missing": 1, "finding": "not measured"
     }  # fmt: skip
     series = {"right": [0.9, None, 0.7, 0.7, 0.8, 0.8], "cpu_s": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
-    assert cpu_to_level({"series": series}) == 6.0
-    assert cpu_to_level({"series": {name: values[:5] for name, values in series.items()}}) is None
+    record = {"series": series, "start": None, "plain": {"accuracy": 0.71}}
+    assert cpu_to_level(record) == 6.0  # 0.767 on average, after 0.733
+    assert cpu_to_level({**record, "start": {"accuracy": 0.72}}) is None  # of the judge that the arm starts from
     text = claims_markdown(summarize_claims({"long": {"": rows[""], "stable_reinforce": rows["a"]}}, ["facts"]))
     assert (
         "| RL shortens judgments (by 15 %) | `stable_reinforce`, `before` | 2.00 [2.00, 2.00] times the tokens | 3 | reversed |"

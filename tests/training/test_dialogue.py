@@ -77,7 +77,12 @@ def test_only_a_judgment_that_is_clearly_found_wrong_is_revised(tiny_checkpoint:
     sampling = Sampling(sample, lambda flag: flag, frozenset({end}), 9)
     trajectories = rollouts.complete([[7]] * 4, None, {}, sampling)
     assert turns == [[0, 1, 2, 3], [0, 1, 2, 3], [0]]
-    assert [len(trajectory.policy_turns) for trajectory in trajectories] == [3, 2, 2, 2]
+    assert [len(trajectory.parts) for trajectory in trajectories] == [3, 2, 2, 2]
+    for trajectory in trajectories:
+        numbers = [number for number, part in enumerate(trajectory.parts, 1) for _ in part]
+        assert [number for number in trajectory.part_of_token if number] == numbers
+        between = sum(end - begin for begin, end in trajectory.forced)
+        assert trajectory.part_of_token.count(0) == between == len(trajectory.tokens) - len(numbers) > 0
     made = [Rollout({}, [7], trajectory, "") for trajectory in trajectories]
 
     def rewarded(value: float) -> Any:
@@ -99,7 +104,9 @@ def test_a_revision_that_nothing_scores_earns_and_loses_nothing(tiny_checkpoint:
     turns = ([5, end], [*processor.tokenizer(WRONG)["input_ids"], end], [6, end])
     rollouts = DialogueRollouts(processor)
     rollouts._ends = frozenset({end})
-    made = [Rollout({}, [7], Trajectory([5], policy_turns=turns), "")]
+    said = [*turns[0], 7, *turns[1], 7, *turns[2]]
+    begins = [len(turns[0]), len(turns[0]) + 1 + len(turns[1])]
+    made = [Rollout({}, [7], Trajectory(said, forced=tuple((begin, begin + 1) for begin in begins)), "")]
 
     def score(some: list[Rollout]) -> Scored:
         reward = None if some[0].trajectory.tokens == turns[2] else 1.0
@@ -175,8 +182,8 @@ def test_the_room_of_a_dialogue(tiny_checkpoint: Path) -> None:
     (trajectory,) = DialogueRollouts(processor).complete(
         [[7]], None, {}, Sampling(sample, lambda flag: flag, frozenset({end}), 99)
     )
-    assert len(trajectory.policy_turns) == 3
-    length = len(trajectory.policy_turns[0])
+    assert len(trajectory.parts) == 3
+    length = len(trajectory.parts[0])
     assert len(trajectory.tokens) <= longest_dialogue(processor, length) <= len(trajectory.tokens) + 2
 
 

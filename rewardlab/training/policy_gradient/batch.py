@@ -110,7 +110,7 @@ class RolloutBatch:
     def from_trl(batch: TRLBatch) -> RolloutBatch:
         """Read TRL's dictionary. Keys that neither it nor the loss needs are not looked at."""
         known = {name: batch[key] for name, key in _KEYS.items() if batch.get(key) is not None}
-        known.setdefault("loss_mask_NT", batch["completion_mask"] * batch.get("tool_mask", 1))
+        known.setdefault("loss_mask_NT", batch["completion_mask"])
         values = {name: batch[key] for name, key in _VALUE_KEYS.items() if key in batch}
         images = {key: batch[key] for key in FORWARD_KEYS if key in batch}
         return RolloutBatch(image_fields=images, values=ValueTargets(**values) if values else None, **known)
@@ -158,24 +158,19 @@ class RolloutBatch:
         from_N1 = torch.tensor([[part.trained_from] for part in trajectories], device=device)
         ends = [len(part.tokens) if part.trained_until is None else part.trained_until for part in trajectories]
         until_N1 = torch.tensor(ends, device=device)[:, None]
-        forced_NT = torch.zeros_like(shape, dtype=torch.bool)
+        parts_NT = torch.zeros_like(shape)
         for n, part in enumerate(trajectories):
-            for begin, end in part.forced:
-                forced_NT[n, begin:end] = True
+            parts_NT[n, : len(part.tokens)] = torch.tensor(part.part_of_token)
         batch = replace(
             self,
-            loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1) * (places_T < until_N1) * ~forced_NT,
+            loss_mask_NT=self.loss_mask_NT * (parts_NT > 0) * (places_T >= from_N1) * (places_T < until_N1),
             finished_N=torch.tensor([rollout.trajectory.finished for rollout in rollouts], device=device).long(),
             kl_coefs_N=torch.tensor([kl_coef_of(r.row) for r in rollouts], device=device) if kl_coef_of else None,
         )
-        if all(rollout.trajectory.turns is None for rollout in rollouts):
+        if not any(rollout.turn_rewards for rollout in rollouts):
             return batch
-        turns_NT = torch.zeros_like(shape)
-        for n, rollout in enumerate(rollouts):
-            turns = rollout.trajectory.turns or []
-            turns_NT[n, : len(turns)] = torch.tensor(turns)
         turn_rewards_NK = torch.tensor([rollout.turn_rewards for rollout in rollouts], dtype=torch.float32, device=device)
-        return replace(batch, turns_NT=turns_NT, turn_rewards_NK=turn_rewards_NK)
+        return replace(batch, turns_NT=parts_NT, turn_rewards_NK=turn_rewards_NK)
 
 
 def drawn_logprobs(rollouts: Sequence[Rollout], like_NT: Tensor) -> Tensor:

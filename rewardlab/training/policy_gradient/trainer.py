@@ -346,7 +346,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
         self._assign_images(padded, rollouts)
         batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._parts.kl_coef_of)
-        padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
         if self._method.mask_truncated:
@@ -381,12 +380,11 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _generate(self, prompts: list[Any]) -> Any:
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
         rollouts, trajectories = self._current, [rollout.trajectory for rollout in self._current]
-        masks = [None if made.turns is None else [int(turn > 0) for turn in made.turns] for made in trajectories]
         logprobs = [made.logprobs for made in trajectories] if self._method.importance else None
         return (
             [rollout.prompt_ids for rollout in rollouts],
             [made.tokens for made in trajectories],
-            None if None in masks else masks,
+            None,
             [[{"role": "assistant", "content": rollout.text}] for rollout in rollouts],
             logprobs,
             {},

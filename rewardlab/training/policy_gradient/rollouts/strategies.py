@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from rewardlab.metrics.running import Metric
 from rewardlab.models.families import Fields, add_images, join_images, patch_token_id, select_fields
-from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
+from rewardlab.prompts.verification import REVISE, VERIFY, VerifyTurns, read_verification
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
 from rewardlab.samplers.hf import thinking_opening, user_turn
@@ -120,9 +120,7 @@ class ContinuedRollouts(WholeRollouts):
 
     def turns_of(self, made: Trajectory) -> list[str]:
         """Return the texts of a rollout between what was inserted."""
-        begins = [0, *(end for _, end in made.forced)]
-        ends = [*(begin for begin, _ in made.forced), len(made.tokens)]
-        return [self.decoded(made.tokens[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+        return list(map(self.decoded, made.parts))
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         made = super().complete(prompt_ids, images, fields, sampling)
@@ -220,93 +218,31 @@ def closing_tokens(processor: Any, closing: str) -> list[int]:
     return list(processor.tokenizer(closing, add_special_tokens=False)["input_ids"])
 
 
-@dataclass
-class Dialogue:
-    """The tokens after the prompt with the sampler's log-probs (0 for the user's), the policy's turn of each (0: the user's),
-    and the policy's turns apart."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-    policy_turns: list[list[int]] = field(default_factory=list)
-
-    def add_user(self, tokens: list[int]) -> None:
-        self.tokens += tokens
-        self.logprobs += [0.0] * len(tokens)
-        self.turns += [0] * len(tokens)
-
-    def add_policy(self, tokens: list[int], logprobs: list[float] | None) -> None:
-        self.policy_turns.append(tokens)
-        self.tokens += tokens
-        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
-        self.turns += [len(self.policy_turns)] * len(tokens)
-
-
 def longest_dialogue(processor: Any, max_completion_length: int) -> int:
     """Return the most tokens after the prompt: a judgment, its verification, a revision, and what the user says between."""
     return 3 * max_completion_length + sum(len(user_turn(processor, content)[0]) for content in (VERIFY, REVISE))
 
 
-class DialogueRollouts(WholeRollouts):
+class DialogueRollouts(TurnRollouts):
     """PAG on judges (arXiv 2506.10406): judge, verify the judgment, revise it only if the verification calls it wrong.
 
-    All turns are one rollout; the user's turns are context and not trained on. Advantages restart at every turn and are
-    whitened separately for judging and verifying. ``max_completion_length`` bounds each turn; ``bonus`` weighs what a revision
-    gains.
+    Each turn has a reward of its own. Advantages restart at every turn and are whitened separately for judging and verifying.
+    ``max_completion_length`` bounds each turn; ``bonus`` weighs what a revision gains.
     """
 
     def __init__(self, processor: Any, *, bonus: float = 1.0) -> None:
-        self._processor, self._bonus = processor, bonus
-        self._opening = thinking_opening(processor)
+        super().__init__(processor, VerifyTurns())
+        self._bonus, self._opening = bonus, thinking_opening(processor)
         self._ends: frozenset[int] = frozenset()
-
-    def _user_turn(self, content: str) -> list[int]:
-        ids, _ = user_turn(self._processor, content)
-        return ids[1:] if ids[0] in self._ends else ids  # the policy's turn holds its end token already
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         self._ends = sampling.ends
-        dialogues = [Dialogue() for _ in prompt_ids]
-
-        def add_turn(rows: list[int]) -> None:
-            sampled = rows or [0]  # where another process still has a turn to sample, this one takes part and drops its own
-            so_far = [prompt_ids[row] + dialogues[row].tokens for row in sampled]
-            grown = select_fields(fields, sampled, [len(ids) for ids in so_far])
-            row_images = None if images is None else [images[row] for row in sampled]
-            tokens, logprobs = sampling.sample(so_far, row_images, grown, sampled)
-            for n, row in enumerate(rows):
-                dialogues[row].add_policy(tokens[n], None if logprobs is None else logprobs[n])
-
-        open_rows = list(range(len(prompt_ids)))
-        add_turn(open_rows)
-        steps: tuple[tuple[str, Callable[[Dialogue], bool]], ...] = ((VERIFY, self._ended), (REVISE, self._verified_as_wrong))
-        for content, continues in steps:
-            open_rows = [row for row in open_rows if continues(dialogues[row])]
-            if sampling.all_processes(not open_rows):
-                break
-            for row in open_rows:
-                dialogues[row].add_user(self._user_turn(content))
-            add_turn(open_rows)
-        return [
-            Trajectory(
-                dialogue.tokens,
-                dialogue.logprobs,
-                turns=dialogue.turns,
-                policy_turns=tuple(dialogue.policy_turns),
-            )
-            for dialogue in dialogues
-        ]
-
-    def _ended(self, dialogue: Dialogue) -> bool:
-        return dialogue.policy_turns[-1][-1] in self._ends
+        return super().complete(prompt_ids, images, fields, sampling)
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return self._opening + str(self._processor.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return self._opening + self.decoded(tokens)
 
-    def _verified_as_wrong(self, dialogue: Dialogue) -> bool:
-        return self._ended(dialogue) and read_verification(self._text(dialogue.policy_turns[1])) is False
-
-    def _verification(self, turns: tuple[list[int], ...]) -> bool | None:
+    def _verification(self, turns: Sequence[list[int]]) -> bool | None:
         """Return what a dialogue says of its judgment; None where its verification is missing, cut off or unclear."""
         if len(turns) < VERIFICATION or turns[1][-1] not in self._ends:
             return None
@@ -322,7 +258,7 @@ class DialogueRollouts(WholeRollouts):
         )
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
-        turns = [rollout.trajectory.policy_turns for rollout in rollouts]
+        turns = [rollout.trajectory.parts for rollout in rollouts]
         rollouts = [
             replace(rollout, turns=tuple(map(self._text, parts))) for rollout, parts in zip(rollouts, turns, strict=True)
         ]
