@@ -22,6 +22,7 @@ MAX_PIXELS = 50_000_000  # about 7,000 x 7,000; a file that claims more is taken
 MIN_SIDE_PX = 2
 SMALL_BYTES = 50_000  # of a picture that a page takes as it is
 MAX_BYTE, MAX_GREY = 255, 65_535  # of 8 and of 16 bits
+PART_PIXELS = 2_000_000  # of a part of an image: models read fewer, and a hostile judgment may look at all of it
 MAX_ASPECT = 200  # Qwen's image processors refuse more
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
 _ORIENTATION = 0x0112
@@ -35,6 +36,7 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 STRIP_PX = 256  # rows that are made opaque at a time
+Edges = Callable[[int, int], tuple[int, int, int, int]]  # of a part, from width and height: left, top, right, bottom in px
 _EMPTY = f"the file is empty; expected one of {', '.join(FORMATS)}"
 
 
@@ -271,11 +273,16 @@ def encode_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def part_of_image(data: bytes, edges: Callable[[int, int], tuple[int, int, int, int]]) -> bytes:
-    """Return a part of an image as PNG; ``edges`` takes width and height and returns left, top, right and bottom in px. Raise
-    MediaError for one that cannot be decoded."""
-    image = _decoded(data)
-    return encode_png(image.crop(edges(*image.size)))
+def part_of_pixels(image: Image.Image, edges: Edges) -> Image.Image:
+    """Return a part of an image. One with four times :data:`PART_PIXELS` or more is reduced by a whole factor, which leaves it
+    that many at least."""
+    part = image.crop(edges(*image.size))
+    return part.reduce(_factor(part.size, PART_PIXELS))
+
+
+def part_of_image(data: bytes, edges: Edges) -> bytes:
+    """Return :func:`part_of_pixels` as PNG. Raise MediaError for an image that cannot be decoded."""
+    return encode_png(part_of_pixels(_decoded(data), edges))
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rewardlab.config import RLConfig, SFTConfig
-from rewardlab.data.images import encode_png
+from rewardlab.data.images import encode_png, part_of_pixels
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
@@ -140,6 +140,14 @@ def test_a_part_can_be_shown(left: int, top: int, across: int, down: int, width:
 def colors(message: Message) -> list[tuple[tuple[int, int], Any]]:
     images = [Image.open(io.BytesIO(image)).convert("RGB") for image in message.images]
     return [(image.size, image.getpixel((0, 0))) for image in images]
+
+
+def test_a_large_part_is_reduced() -> None:
+    """Otherwise a small JPEG costs seconds and 150 MB at each look of each vote."""
+    image = Image.new("RGB", (4000, 4000))
+    whole = part_of_pixels(image, Look(0, (0, 0, 100, 100)).pixels)
+    assert whole.size == (2000, 2000)
+    assert part_of_pixels(image, Look(0, (0, 0, 70, 70)).pixels).size == (2800, 2800)
 
 
 def test_the_part_is_shown_next() -> None:

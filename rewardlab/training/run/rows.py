@@ -20,7 +20,7 @@ from PIL.Image import Image
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.images import decode_image
+from rewardlab.data.images import decode_image, part_of_pixels
 from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts
 from rewardlab.errors import DataError
 from rewardlab.processes import num_processes, process_index
@@ -187,7 +187,7 @@ def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[s
         dialogue = SFTDialogue(number, Order(order), answer, tuple(turns), part)
         turns, answer = judgment_turns(pair, dialogue, reader.template, len(images))
         looks = [message["look"] for message in turns if message.get("look")]
-        images = [*images, *(images[look.image].crop(look.pixels(*images[look.image].size)) for look in looks)]
+        images = [*images, *(part_of_pixels(images[look.image], look.pixels) for look in looks)]
         learnt = completion_to_learn(answer, reader.specials)
         learnt = reader.opening + continuation(learnt, reader.opening)
         rows["prompt"].append([*chat, *(_in_parts(message, reader.specials) for message in turns)])

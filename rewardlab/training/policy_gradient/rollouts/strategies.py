@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rewardlab.data.images import part_of_pixels
 from rewardlab.metrics.running import Metric
 from rewardlab.models.families import Fields, add_images, join_images, patch_token_id, select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, VerifyTurns, read_verification
@@ -177,7 +178,7 @@ class TurnRollouts(ContinuedRollouts):
         if reply is None:
             return None
         whole = None if reply.look is None else images[reply.look.image]
-        looked = [] if whole is None or reply.look is None else [whole.crop(reply.look.pixels(*whole.size))]
+        looked = [] if whole is None or reply.look is None else [part_of_pixels(whole, reply.look.pixels)]
         tokens, fields = user_turn(self._processor, reply.text, looked)
         return Insertion(tokens[1:] if tokens[0] in sampling.ends else tokens, tuple(looked), fields)  # the turn has its end
 
