@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,7 @@ ARMS: dict[str, Arm] = {
 }
 
 
+@cache
 def truths_of(demo: Path) -> dict[str, Truth]:
     """Return the truths of a demonstration by the hashes of their pictures."""
     return {truth.image_sha256: truth for truth in read_truths(demo / TRUTHS)}
@@ -164,51 +165,39 @@ def image_of(pair: PreferencePair) -> str:
     return hashlib.sha256(pair.images[0]).hexdigest()
 
 
-class StepMetrics:
-    """What the votes and their steps say of a judge, by the truths of its pairs."""
-
-    def __init__(self, demo: Path) -> None:
-        self._demo = demo
-
-    @cached_property
-    def _truths(self) -> dict[str, Truth]:
-        return truths_of(self._demo)
-
-    def __call__(self, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-
-        items, votes, steps, waits = labeled(judgments, pairs), [], [], []
-        for judgment, pair in zip(judgments, pairs, strict=True):
-            truth = self._truths[image_of(pair)]
-            for vote in judgment.votes:
-                votes.append(vote)
-                checked = check_steps(truth, pair.shown(vote.order), vote.completion.text)
-                waits.append(any(step.kind == WAIT for step in checked))
-                steps.append([step for step in checked if step.kind == "line"])
-        lines, num = (
-            [line for of in steps for line in of],
-            min(len(of) for item in items for of in _by_order(item.judgment.votes)),
-        )
-        lengths = [vote.completion.num_tokens for vote in votes]
-        return {
-            "votes": {str(k): micro(items, k) for k in (1, 3, 5, 15, 64) if k <= num},
-            "any": {
-                str(k): float(np.mean([any_correct_score(item.tallies, k) for item in items]))
-                for k in (5, 8, 15, 64)
-                if k <= num
-            },
-            "waits": float(np.mean(waits)),
-            "no_lines": float(np.mean([not of for of in steps])),
-            "lines": float(np.mean([len(of) for of in steps])),
-            "lines_true": float(np.mean([line.true for line in lines])) if lines else None,
-            "lines_follow": float(np.mean([line.follows for line in lines])) if lines else None,
-            "all_true": float(np.mean([bool(of) and all(line.true for line in of) for of in steps])),
-            "length_95": float(np.quantile(lengths, 0.95)),
-            "length_reasoned": float(np.mean([n for n, of in zip(lengths, steps, strict=True) if of] or [0.0])),
-        }
+def by_votes(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, dict[str, float]]:
+    """Return the accuracies of majorities, and how often any of K votes is right."""
+    items = labeled(judgments, pairs)
+    num = min(len(of) for item in items for order in Order if (of := [v for v in item.judgment.votes if v.order is order]))
+    return {
+        "votes": {str(k): micro(items, k) for k in (1, 3, 5, 15, 64) if k <= num},
+        "any": {
+            str(k): float(np.mean([any_correct_score(item.tallies, k) for item in items])) for k in (5, 15, 64) if k <= num
+        },
+    }
 
 
-def _by_order(votes: Sequence[Vote]) -> list[list[Vote]]:
-    return [of for order in Order if (of := [vote for vote in votes if vote.order is order])]
+def step_metrics(demo: Path, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
+    """Return what the votes and their steps say of a judge, by the truths of its pairs."""
+    votes, steps, waits = [], [], []
+    for judgment, pair in zip(judgments, pairs, strict=True):
+        truth = truths_of(demo)[image_of(pair)]
+        for vote in judgment.votes:
+            votes.append(vote)
+            checked = check_steps(truth, pair.shown(vote.order), vote.completion.text)
+            waits.append(any(step.kind == WAIT for step in checked))
+            steps.append([step for step in checked if step.kind == "line"])
+    lines, lengths = [line for of in steps for line in of], [vote.completion.num_tokens for vote in votes]
+    return by_votes(judgments, pairs) | {
+        "waits": float(np.mean(waits)),
+        "no_lines": float(np.mean([not of for of in steps])),
+        "lines": float(np.mean([len(of) for of in steps])),
+        "lines_true": float(np.mean([line.true for line in lines])) if lines else None,
+        "lines_follow": float(np.mean([line.follows for line in lines])) if lines else None,
+        "all_true": float(np.mean([bool(of) and all(line.true for line in of) for of in steps])),
+        "length_95": float(np.quantile(lengths, 0.95)),
+        "length_reasoned": float(np.mean([n for n, of in zip(lengths, steps, strict=True) if of] or [0.0])),
+    }
 
 
 def with_truths(truth: Truth, checks: Sequence[ClaimCheck]) -> list[tuple[ClaimCheck, bool]]:
@@ -217,36 +206,22 @@ def with_truths(truth: Truth, checks: Sequence[ClaimCheck]) -> list[tuple[ClaimC
     return [(check, truth_of) for check, truth_of in known if truth_of is not None]
 
 
-class CheckMetrics:
-    """What the votes and their checks say of a judge that writes checklists."""
-
-    def __init__(self, demo: Path) -> None:
-        self._demo = demo
-
-    @cached_property
-    def _truths(self) -> dict[str, Truth]:
-        return truths_of(self._demo)
-
-    def __call__(self, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-        items, rows = labeled(judgments, pairs), []
-        for judgment, pair in zip(judgments, pairs, strict=True):
-            truth = self._truths[image_of(pair)]
-            for vote in judgment.votes:
-                checks = checks_of(vote.completion.text) or ()
-                known = [(check.finding is ClaimFinding.TRUE) is truth_of for check, truth_of in with_truths(truth, checks)]
-                rows.append((bool(checks), vote.verdict.choice is not None, known))
-        known = [right for *_, of in rows for right in of]
-        num = min(len(of) for item in items for of in _by_order(item.judgment.votes))
-        return {
-            "votes": {str(k): micro(items, k) for k in (1, 3, 5, 15, 64) if k <= num},
-            "any": {
-                str(k): float(np.mean([any_correct_score(item.tallies, k) for item in items])) for k in (5, 15) if k <= num
-            },
-            "readable": float(np.mean([readable for readable, *_ in rows])),
-            "follows": float(np.mean([follows for readable, follows, _ in rows if readable] or [0.0])),
-            "findings_true": float(np.mean(known)) if known else None,
-            "looks": float(np.mean([bool(of) for *_, of in rows])),
-        }
+def check_metrics(demo: Path, judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
+    """Return what the votes and their checks say of a judge that writes checklists."""
+    rows = []
+    for judgment, pair in zip(judgments, pairs, strict=True):
+        truth = truths_of(demo)[image_of(pair)]
+        for vote in judgment.votes:
+            checks = checks_of(vote.completion.text) or ()
+            known = [(check.finding is ClaimFinding.TRUE) is truth_of for check, truth_of in with_truths(truth, checks)]
+            rows.append((bool(checks), vote.verdict.choice is not None, known))
+    known = [right for *_, of in rows for right in of]
+    return by_votes(judgments, pairs) | {
+        "readable": float(np.mean([readable for readable, *_ in rows])),
+        "follows": float(np.mean([follows for readable, follows, _ in rows if readable] or [0.0])),
+        "findings_true": float(np.mean(known)) if known else None,
+        "looks": float(np.mean([bool(of) for *_, of in rows])),
+    }
 
 
 class LongWorld(MethodContext):
@@ -376,7 +351,7 @@ class LongContext:
             kept = make_once(world.out / "judge.json", lambda: {"judge": digest(world.judge)})["judge"]
             if kept != digest(world.judge):
                 raise ConfigError(f"{world.out}: holds results of another judge than {world.judge} ({kept}); use another --out")
-            world.evaluator = replace(world.evaluator, more=StepMetrics(world.quickstart.run / "demo"))
+            world.evaluator = replace(world.evaluator, more=partial(step_metrics, world.quickstart.run / "demo"))
             self._worlds[seed] = world
         return self._worlds[seed]
 
@@ -387,7 +362,7 @@ class LongContext:
             run, out = self._run / str(seed), self._out / "starts" / str(seed) / CHECKS
             make_once(out / "made.json", lambda: teach_checks(run, out / "run", seed))
             world = CheckWorld(out / "run", self._settings, out, ARMS)
-            world.evaluator = replace(world.evaluator, more=CheckMetrics(run / "demo"))
+            world.evaluator = replace(world.evaluator, more=partial(check_metrics, run / "demo"))
             self._checking[seed] = world
         return self._checking[seed]
 

@@ -11,7 +11,7 @@ import pytest
 
 from eval.long_demo.build import LONG, LongConfig
 from eval.long_demo.judgments import Teacher, verdict_only
-from eval.studies.long import ARMS, RATE, SETTINGS, LongContext, StepMetrics, check_runs, step_labels
+from eval.studies.long import ARMS, RATE, SETTINGS, LongContext, check_runs, step_labels, step_metrics
 from eval.studies.long_report import COMPARED, draw, markdown, summarize
 from eval.studies.method_trials import KEPT, MethodContext
 from eval.studies.study import Trial, config_digest, open_study, plan, read_records, work
@@ -141,7 +141,7 @@ def test_metrics_of_steps(tmp_path: Path) -> None:
             completion = Completion(text, FinishReason.STOP, num_tokens=len(text.split()))
             votes.append(Vote(order, verdict_of(completion, "think_answer"), completion))
         judgments.append(Judgment(pair.pair_id, tuple(votes), Outcome.TIE, None))
-    metrics = StepMetrics(tmp_path)(judgments, pairs)
+    metrics = step_metrics(tmp_path, judgments, pairs)
     assert (metrics["waits"], metrics["no_lines"], metrics["lines_true"], metrics["all_true"]) == (0.25, 0.25, 1.0, 0.75)
     assert metrics["votes"] == {"1": 1.0}
 
