@@ -17,7 +17,7 @@ from eval.studies.study import Record
 from eval.studies.tables import Mean, cell, mean_of, page, table
 
 LONG, POLICY = "long", "policy"  # studies
-GAIN, SMOOTHED = 0.05, 3  # CPU seconds are counted until so many batches have, on average, so many more right rollouts
+GAIN, WINDOW = 0.05, 60_000  # CPU seconds are counted until the rollouts of so many tokens are right so much more often
 UNITS = {  # of scores; that of others is points of right judgments or answers
     "greedy_accuracy": "points, greedy",
     "vote_5": "points, majority of 5",
@@ -149,14 +149,19 @@ Rows = Mapping[str, Mapping[int, Record]]  # of a study: by arm ("": before trai
 
 
 def cpu_to_level(record: Record) -> float | None:
-    """Return the CPU seconds of training until the right rollouts of :data:`SMOOTHED` batches are on average :data:`GAIN` above
-    the accuracy of the judge before RL; None if they never are."""
+    """Return the CPU seconds of training until the right rollouts in a window of :data:`WINDOW` tokens are on average
+    :data:`GAIN` above the accuracy of the judge before RL, in the middle of that window; None if they never are."""
     series, level = record["series"], (record["start"] or record["plain"])["accuracy"] + GAIN
-    right = series.get("last_right") or series.get("right") or []
-    for end in range(SMOOTHED, len(right) + 1):
-        batches = right[end - SMOOTHED : end]
-        if None not in batches and float(np.mean(batches)) >= level:
-            return float(series["cpu_s"][end - 1])
+    right = series.get("last_right") or series.get("right") or [None] * len(series["tokens"])
+    for until in (tokens for tokens in series["tokens"] if tokens >= WINDOW):
+        batches = [
+            (of, seconds)
+            for of, tokens, seconds in zip(right, series["tokens"], series["cpu_s"], strict=True)
+            if until - WINDOW < tokens <= until and of is not None
+        ]
+        fraction, middle = np.mean(batches, axis=0) if batches else (0.0, 0.0)
+        if fraction >= level:
+            return float(middle)
     return None
 
 

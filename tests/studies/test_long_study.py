@@ -193,9 +193,10 @@ def test_claims_by_hand() -> None:
     assert effect_of(Claim("", "", "b", "a", "length"), rows) == {
         "effect": None, "seeds": 1, "missing": 1, "finding": "not measured"
     }  # fmt: skip
-    series = {"right": [0.9, None, 0.7, 0.7, 0.8, 0.8], "cpu_s": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
+    tokens = [20_000 * (n + 1) for n in range(6)]
+    series = {"tokens": tokens, "right": [0.7, None, 0.7, 0.7, 0.8, 0.8], "cpu_s": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
     record = {"series": series, "start": None, "plain": {"accuracy": 0.71}}
-    assert cpu_to_level(record) == 6.0  # 0.767 on average, after 0.733
+    assert cpu_to_level(record) == 5.0  # 0.767 on average, after 0.733; the middle of 4, 5 and 6
     assert cpu_to_level({**record, "start": {"accuracy": 0.72}}) is None  # of the judge that the arm starts from
     text = claims_markdown(summarize_claims({"long": {"": rows[""], "stable_reinforce": rows["a"]}}, ["facts"]))
     assert (
