@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,22 @@ from eval.studies.methods import BASE
 from eval.studies.study import Record
 from eval.studies.tables import cell, mean_of, page, table, trial_facts
 
+PERCENT = 100
 COLUMNS = {  # of a row: title, scale, digits
-    "accuracy": ("sampled", 100, 1),
-    "greedy_accuracy": ("greedy", 100, 1),
-    "vote_5": ("majority of 5", 100, 1),
-    "any_5": ("any of 5", 100, 1),
-    "no_lines": ("without a line", 100, 1),
-    "all_true": ("all lines true", 100, 1),
-    "lines_follow": ("lines that follow", 100, 1),
+    "accuracy": ("sampled", PERCENT, 1),
+    "greedy_accuracy": ("greedy", PERCENT, 1),
+    "vote_5": ("majority of 5", PERCENT, 1),
+    "any_5": ("any of 5", PERCENT, 1),
+    "no_lines": ("without a line", PERCENT, 1),
+    "all_true": ("all lines true", PERCENT, 1),
+    "lines_follow": ("lines that follow", PERCENT, 1),
     "waits": ('with "wait"', 100, 1),
-    "follows": ("verdicts that follow", 100, 1),
-    "findings_true": ("right findings", 100, 1),
+    "follows": ("verdicts that follow", PERCENT, 1),
+    "findings_true": ("right findings", PERCENT, 1),
     "length": ("tokens", 1, 0),
     "length_reasoned": ("tokens if it reasons", 1, 0),
     "length_95": ("95 % of tokens", 1, 0),
-    "invalid": ("invalid", 100, 1),
+    "invalid": ("invalid", PERCENT, 1),
     "steps": ("steps", 1, 0),
     "train_cpu_s": ("CPU seconds", 1, 0),
 }
@@ -57,9 +58,15 @@ def arm_row(records: Sequence[Record], against: Sequence[Record], budget: int) -
     return {
         "num_seeds": len(rows),
         "non_finite": sum(record["status"] != "finished" for record in records),
-        **{name: mean_of([row.get(name) for row in rows.values()]) for name in COLUMNS},
+        **_means(rows.values()),
         "against": {name: differences(rows, rows_of(against, budget), name) for name in COMPARED},
         "gain": {name: differences(rows, before, name) for name in COMPARED},
+    }
+
+
+def _means(rows: Collection[Record]) -> dict[str, Any]:
+    return {
+        name: mean_of([row.get(name) for row in rows], is_fraction=scale == PERCENT) for name, (_, scale, _) in COLUMNS.items()
     }
 
 
@@ -89,7 +96,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     budgets = start["identity"]["settings"]["budgets"]
     return {
         **facts,
-        "start": {name: mean_of([row.get(name) for row in plain.values()]) for name in COLUMNS},
+        "start": _means(plain.values()),
         "table": {
             str(budget): {
                 arm: arm_row(rows, of.get(ARMS[arm].against, []), budget) for arm, rows in of.items() if rows_at(rows, budget)

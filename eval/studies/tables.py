@@ -25,12 +25,15 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
-def mean_of(values: Sequence[float | None]) -> Mean | None:
-    """Return the mean with its interval over seeds; None if a value is missing, or if there are none."""
+def mean_of(values: Sequence[float | None], *, is_fraction: bool = False) -> Mean | None:
+    """Return the mean with its interval over seeds; None if a value is missing, or if there are none. The interval of a
+    fraction ends at 0 and 1."""
     present = [float(value) for value in values if value is not None]
     if not present or len(present) < len(values):
         return None
     interval = t_interval(present)
+    if interval and is_fraction:
+        interval = max(0.0, interval[0]), min(1.0, interval[1])
     return {"mean": float(np.mean(present)), "interval": None if interval is None else list(interval)}
 
 
