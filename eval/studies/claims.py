@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def effect_of(claim: Claim, rows: Rows) -> dict[str, Any]:
 def finding_of(effect: Mean | None, sign: int) -> str:
     """Return what an effect says of a claim: its interval is on the claimed side of 0, on the other one, or on both."""
     if effect is None:
-        return "not measured"
+        return "no value"
     if effect["interval"] is None:
         return "one seed"
     low, high = sorted(sign * bound for bound in effect["interval"])
@@ -140,20 +141,31 @@ def summarize_claims(rows: Mapping[str, Rows], facts: Sequence[str]) -> dict[str
 
 
 def claims_markdown(summary: dict[str, Any]) -> str:
-    """Return the table of claims."""
-    rows = []
-    for claim in summary["claims"]:
-        ratio = RATIOS.get(claim["score"])
-        shown = cell(claim["effect"], 1, 2) if ratio else cell(claim["effect"], 100, sign=True)
-        effect = f"{shown} {ratio or UNITS.get(claim['score'], 'points')}" if claim["effect"] else shown
-        missing = f", no value in {claim['missing']}" if claim["missing"] else ""
-        arms = f"`{claim['arm'] or 'before'}`, `{claim['against'] or 'before'}`"
-        rows.append(
-            [claim["paper"], claim["text"], arms, effect, f"{claim['seeds']}{missing}", claim["finding"], claim["when"]]
-        )
+    """Return the table of claims, and a list of those whose arms have no trial yet."""
+    measured = [claim for claim in summary["claims"] if claim["seeds"]]
+    rest = [claim for claim in summary["claims"] if not claim["seeds"]]
+    counts = Counter(claim["finding"] for claim in measured)
+    findings = ", ".join(f"{finding}: {number}" for finding, number in counts.most_common())
     facts = [
         *summary["facts"],
+        f"{len(measured)} claims are measured ({findings}), {len(rest)} are not yet.",
         "Effect: the mean difference by seed between two arms, with Student's 95 % interval over seeds. A claim holds if its "
         "interval is on the claimed side of zero. It is open if zero is within: an effect up to its ends may exist.",
     ]
-    return page("Claims", facts, table(["paper", "claim", "arms", "effect", "seeds", "finding", "when it exists"], rows))
+    head = ["paper", "claim", "arms", "effect", "seeds", "finding", "when it exists"]
+    waiting = [[claim["paper"], claim["text"], _arms(claim)] for claim in rest]
+    parts = table(head, [_row(claim) for claim in measured])
+    return page("Claims", facts, [*parts, *(["Not measured yet:", *table(head[:3], waiting)] if rest else [])])
+
+
+def _row(claim: Mapping[str, Any]) -> list[str]:
+    ratio = RATIOS.get(claim["score"])
+    shown = cell(claim["effect"], 1, 2) if ratio else cell(claim["effect"], 100, sign=True)
+    effect = f"{shown} {ratio or UNITS.get(claim['score'], 'points')}" if claim["effect"] else shown
+    missing = f", no value in {claim['missing']}" if claim["missing"] else ""
+    seeds = f"{claim['seeds']}{missing}"
+    return [claim["paper"], claim["text"], _arms(claim), effect, seeds, claim["finding"], claim["when"]]
+
+
+def _arms(claim: Mapping[str, Any]) -> str:
+    return f"`{claim['arm'] or 'before'}`, `{claim['against'] or 'before'}`"
