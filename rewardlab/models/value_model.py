@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForImageTextToText
 
 from rewardlab.data.files import write_atomic
@@ -31,7 +30,6 @@ from rewardlab.models.loading import load_config_of, read_model, without_zero3_i
 from rewardlab.models.padding import PassLimits, trim, untrim
 from rewardlab.models.vision_tower import prepare_vision_tower
 
-TILE = 1024  # tokens whose logits are in memory at once
 WEIGHTS, HEAD, CONFIG = "value_model.safetensors", "ranking_head.safetensors", "config.json"
 
 
@@ -139,16 +137,11 @@ class LikelihoodModel(nn.Module):
 
 
 def label_losses(language_model: Any, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
-    """Return [N], the sums of the negative log-likelihoods of the tokens of ``labels_NL`` that are not -100. Logits are
-    computed :data:`TILE` tokens at a time, and again in the backward pass."""
+    """Return [N], the sums of the negative log-likelihoods of the tokens of ``labels_NL`` that are not -100."""
     learnt_NL = labels_NL[:, 1:] != -100
     head = language_model.get_output_embeddings()
-
-    def losses_of(hidden_TD: Tensor, labels_T: Tensor) -> Tensor:
-        return cross_entropy(head(hidden_TD.to(head.weight.dtype)).float(), labels_T, reduction="none")
-
-    tiles = zip(hidden_NLD[:, :-1][learnt_NL].split(TILE), labels_NL[:, 1:][learnt_NL].split(TILE), strict=True)
-    losses_T = torch.cat([checkpoint(losses_of, *tile, use_reentrant=False) for tile in tiles])
+    logits_TV = head(hidden_NLD[:, :-1][learnt_NL].to(head.weight.dtype)).float()
+    losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
     return losses_T.new_zeros(len(labels_NL)).index_add(0, learnt_NL.nonzero()[:, 0], losses_T)
 
 
