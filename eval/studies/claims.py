@@ -33,15 +33,14 @@ UNITS = {  # of scores; that of others is points of right judgments or answers
 }
 RATIOS = {  # scores that are compared as a ratio
     "length": "times the tokens",
-    "cpu_to_level": f"times the CPU seconds to {100 * GAIN:.0f} points more right rollouts",
+    "cpu_to_level": f"times the CPU seconds to rollouts {100 * GAIN:.0f} points above the start, without the critic's fit",
 }
 
 
 @dataclass(frozen=True)
 class Claim:
     """The score of ``arm`` is higher (``sign`` 1) or lower (-1) than that of ``against``; an empty name is the judge before RL.
-    ``other_score``: the score of ``against``, if it is another one. ``when``: when the effect
-    exists, in a sentence."""
+    ``other_score``: the score of ``against``, if it is another one. ``when``: when the effect exists, in a sentence."""
 
     paper: str
     text: str
@@ -66,7 +65,7 @@ Rows = Mapping[str, Mapping[int, Record]]  # of a study: by arm ("": before trai
 
 def cpu_to_level(record: Record) -> float | None:
     """Return the CPU seconds of training until the right rollouts in a window of :data:`WINDOW` tokens are on average
-    :data:`GAIN` above the accuracy of the judge before RL, in the middle of that window; None if they never are."""
+    :data:`GAIN` above the held-out accuracy of the judge before RL, in the middle of that window; None if they never are."""
     series, level = record["series"], (record["start"] or record["plain"])["accuracy"] + GAIN
     right = series.get("last_right") or series.get("right") or [None] * len(series["tokens"])
     for until in (tokens for tokens in series["tokens"] if tokens >= WINDOW):

@@ -27,7 +27,7 @@ COLUMNS = {  # of a row: title, scale, digits
     "no_lines": ("without a line", PERCENT, 1),
     "all_true": ("all lines true", PERCENT, 1),
     "lines_follow": ("lines that follow", PERCENT, 1),
-    "waits": ('with "wait"', 100, 1),
+    "waits": ('with "wait"', PERCENT, 1),
     "follows": ("verdicts that follow", PERCENT, 1),
     "findings_true": ("right findings", PERCENT, 1),
     "length": ("tokens", 1, 0),
@@ -117,7 +117,7 @@ def _facts(summary: dict[str, Any]) -> list[str]:
         f"A training ends at a budget, or after {s['most_steps']} steps: judgments that shrink never use up their tokens.",
         f"Critics, where fitted: at most {s['value_steps']} steps of {s['value_batch_size']} rollouts, outside the budget.",
         f"Held out: {s['num_test']} pairs in both orders, {s['num_votes']} sampled judgments and a greedy one in each. A "
-        "judgment without a verdict is wrong. Intervals are Student's 95 % over seeds.",
+        "judgment without a verdict is wrong. Intervals are Student's 95 % over seeds, those of fractions cut at 0 and 100.",
         f"Time: {minutes['by_cpu_seconds']} minutes by CPU seconds on {summary['num_workers']} cores, "
         f"{minutes['by_the_clock']} by the clock.",
     ]
