@@ -68,7 +68,6 @@ def _guesses() -> list[Callable[[PreferencePair], int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
     """As printed, for two steps: the bundled judge learns from rows with six pictures, and its benchmark reads them."""
     from rewardlab.cli import main

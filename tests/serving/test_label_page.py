@@ -314,7 +314,6 @@ def label_process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Pope
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 def test_kill_loses_nothing(tmp_path: Path) -> None:
     """After kill -9 every answered rating is there; the same links work, and SIGTERM exports all."""
     write_parquet(map(pair_of, range(12)), tmp_path / "pairs.parquet")

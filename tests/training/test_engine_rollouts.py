@@ -106,7 +106,6 @@ def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.nightly
 def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,7 @@ def test_set(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("stage", [pytest.param("sft", marks=pytest.mark.nightly), "rl"])
+@pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_training_is_untouched(stage: str, finished_run: Path, test_set: Path, tmp_path: Path) -> None:
     """With evaluations between its steps a run logs and ends with the very same numbers: dropout, draws and rollouts."""
     model = finished_run / "rl" / "final"

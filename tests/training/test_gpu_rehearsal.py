@@ -17,8 +17,9 @@ from eval.gpu_truth import BEGAN
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("stages", [("equal", "fast"), gpu_truth.FIRST_CALL], ids=["short", "whole"])
+@pytest.mark.parametrize(
+    "stages", [("equal", "fast"), pytest.param(gpu_truth.FIRST_CALL, marks=pytest.mark.nightly)], ids=["short", "whole"]
+)
 def test_it_works_on_a_cpu(stages: tuple[str, ...], tmp_path: Path) -> None:
     """From a tree that is not installed, in one call: every case of the stages works, and large files are gone. The commands of
     the stage `runs` have tests of their own."""
