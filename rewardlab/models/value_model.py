@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -33,7 +33,32 @@ from rewardlab.models.vision_tower import prepare_vision_tower
 WEIGHTS, HEAD, CONFIG = "value_model.safetensors", "ranking_head.safetensors", "config.json"
 
 
-class ValueModel(nn.Module):
+class _Scorer(nn.Module):
+    """A transformers model, ``inner``, and what is computed of its hidden states."""
+
+    @property
+    def inner(self) -> Any:
+        return self.language_model
+
+    @classmethod
+    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> Self:
+        """Return a saved model on ``device`` for inference: in bfloat16 on a GPU, else in float32. Raise as
+        ``from_pretrained``."""
+        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+        model: Self = cls.from_pretrained(str(folder), dtype=dtype, attention=attention)  # type: ignore[attr-defined]
+        return model.to(device).eval().requires_grad_(False)
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return bool(self.inner.is_gradient_checkpointing)
+
+    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        """Switch activation checkpointing on, by its newer name or its older one."""
+        enable = getattr(self.inner, "activation_checkpointing_enable", None)
+        (enable or self.inner.gradient_checkpointing_enable)(*args, **kwargs)
+
+
+class ValueModel(_Scorer):
     """A backbone and a linear head, initialised with zeros."""
 
     def __init__(self, backbone: nn.Module, config: Any) -> None:
@@ -42,6 +67,10 @@ class ValueModel(nn.Module):
         self.head = nn.Linear(config.get_text_config().hidden_size, 1)  # float32: scores of 8 bits would tie too often
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    @property
+    def inner(self) -> Any:
+        return self.backbone
 
     @classmethod
     def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32, attention: str = "auto") -> ValueModel:
@@ -65,13 +94,6 @@ class ValueModel(nn.Module):
             raise CheckpointError(f"{folder}: {WEIGHTS} does not fit config.json ({str(error)[:300]})") from error
         return value_model
 
-    @classmethod
-    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> ValueModel:
-        """Return a saved value model on ``device`` for inference: in bfloat16 on a GPU, else in float32. Raise as
-        :meth:`from_pretrained`."""
-        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-        return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
-
     def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
         """Write weights (``state`` if they were gathered already) and then the config into ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,26 +101,13 @@ class ValueModel(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
         write_atomic(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
 
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return bool(self.backbone.is_gradient_checkpointing)
-
-    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        checkpoint_activations(self.backbone, *args, **kwargs)
-
     def forward(self, **inputs: Any) -> Tensor:
         """Return [N, L], one number after each token of the inputs, images included."""
         hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
         return self.head(hidden_NLD.to(self.head.weight.dtype))[..., 0].float()  # type: ignore[no-any-return]
 
 
-def checkpoint_activations(model: Any, *args: Any, **kwargs: Any) -> None:
-    """Switch a transformers model's activation checkpointing on, by its newer name or its older one."""
-    enable = getattr(model, "activation_checkpointing_enable", None)
-    (enable or model.gradient_checkpointing_enable)(*args, **kwargs)
-
-
-class LikelihoodModel(nn.Module):
+class LikelihoodModel(_Scorer):
     """A language model whose score of a response is the log-likelihood of the response as its own answer, in nats: the implicit
     reward without a reference (DPO, arXiv 2305.18290, eq. 5; fitted as in CPO, arXiv 2401.08417)."""
 
@@ -111,24 +120,11 @@ class LikelihoodModel(nn.Module):
         """Return the language model of checkpoint ``model``. Raise as :meth:`ValueModel.from_pretrained`."""
         return cls(_language_model(model, dtype, attention))
 
-    @classmethod
-    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> LikelihoodModel:
-        """Return a saved model on ``device`` for inference, as :meth:`ValueModel.for_scoring`."""
-        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-        return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
-
     def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
         """Write the language model into ``folder``; ``state``: weights that were gathered already."""
         weights = self.state_dict() if state is None else state
         of_model = {name.removeprefix("language_model."): value for name, value in weights.items()}
         self.language_model.save_pretrained(folder, state_dict=of_model)
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return bool(self.language_model.is_gradient_checkpointing)
-
-    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        checkpoint_activations(self.language_model, *args, **kwargs)
 
     def forward(self, labels: Tensor, **inputs: Any) -> Tensor:
         """Return [N, 1], the log-likelihoods of the tokens of ``labels`` [N, L] that are not -100."""
@@ -155,7 +151,7 @@ def _language_model(model: str, dtype: torch.dtype, attention: str) -> Any:
     return language_model
 
 
-class RankingModel(nn.Module):
+class RankingModel(_Scorer):
     """A whole language model and a linear head, initialised with zeros, that scores the K responses of a prompt after its last
     token, where all of them have been read: one model that ranks in one pass and explains when it is sampled (JRM, arXiv
     2602.07533; all responses in one pass: MR², arXiv 2604.10966, which reads each at its own end).
@@ -187,12 +183,6 @@ class RankingModel(nn.Module):
             raise CheckpointError(f"{path}: does not fit config.json ({str(error)[:300]})") from error
         return made
 
-    @classmethod
-    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> RankingModel:
-        """Return a saved model on ``device`` for inference, as :meth:`ValueModel.for_scoring`."""
-        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-        return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
-
     def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
         """Write the language model, and then the head, into ``folder``; ``state``: weights that were gathered already."""
         weights = self.state_dict() if state is None else state
@@ -202,13 +192,6 @@ class RankingModel(nn.Module):
             parts[part][rest] = value
         self.language_model.save_pretrained(folder, state_dict=parts["language_model"])
         save_file({name: value.detach().cpu().contiguous() for name, value in parts["head"].items()}, folder / HEAD)
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return bool(self.language_model.is_gradient_checkpointing)
-
-    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        checkpoint_activations(self.language_model, *args, **kwargs)
 
     def forward(self, reads: Tensor | None = None, labels: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor | None]:
         """Return [N, K] scores, and [N] mean negative log-likelihoods of the tokens of ``labels`` [N, L] that are not -100
