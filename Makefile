@@ -79,6 +79,7 @@ test: lint
 
 nightly: lint
 	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile fresh
+	FUZZ_EXAMPLES=100 $(PYTEST) tests/serving/test_fuzzing.py
 	$(MAKE) parity vllm extras
 
 # Optional packages that `dev` leaves out, on top of what $(VENV) has.

@@ -69,9 +69,10 @@ def prompts_of(domain: str, **fields: Any) -> list[Prompt]:
 @pytest.mark.parametrize("contract", list(Contract))
 def test_our_rewards_hold(domain: str, contract: Contract, verifiers: dict[str, Compare]) -> None:
     """In every domain and contract, with thinking and without: nothing is overpaid, the truth is paid."""
-    if domain == "math" and contract is not Contract.BOXED:
-        pytest.skip("contract and thinking do not touch the algebra, and power towers take their time")
-    for thinking in (True,) if domain == "math" else (True, False):
+    slow = domain in ("math", "code")  # power towers and programs take their time
+    if slow and contract is not Contract.BOXED:
+        pytest.skip("neither contract nor thinking touches the algebra or the programs; other domains have all of them")
+    for thinking in (True,) if slow else (True, False):
         cells = probed(prompts_of(domain, contract=contract, thinking=thinking), Rewarder(verifiers, None))
         assert [c.probe for c in cells.values() if not c.passed] == []
         assert domain in (VERDICT, *PLACES) or cells[CONTROL].worst.reward == 1

@@ -21,7 +21,7 @@ from tests.support.servers import running
 
 JUDGE = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), load_template("plain"))
 APP = create_app(JUDGE, ServerOptions(rules=GroupRules(group_size=2), limits=Limits(group_timeout=0.02)))
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "8"))
 OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
     for one in (found.ok() for found in schemathesis.openapi.from_dict(APP.openapi()).get_all_operations())
