@@ -38,7 +38,6 @@ settings.register_profile("fresh", max_examples=500, deadline=None)
 settings.load_profile("fixed")
 
 
-
 def pytest_collection_finish() -> None:
     """Take what was imported out of garbage collection: accelerate collects before every training, half a second each."""
     gc.collect()

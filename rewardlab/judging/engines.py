@@ -26,7 +26,7 @@ from rewardlab.judging.spec import (
     judge_config,
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
-from rewardlab.prompts import DEFAULT_TEMPLATE, Template, load_template, require_one_turn, require_pairs
+from rewardlab.prompts import DEFAULT_TEMPLATE, Template, load_template, require_judgments, require_one_turn, require_pairs
 from rewardlab.samplers.base import HEADS, OPENAI, EngineOptions, Sampler, SelfVerifying
 from rewardlab.verdicts.lists import LIST_FORMATS, SCORES
 
@@ -131,8 +131,8 @@ def open_generative_judge(
 
 
 def judge_kind(template: Template, by_probability: bool = False) -> type[GenerativeJudge]:
-    """Return the kind of judge that a template asks for."""
-    if template.verdict_format in LIST_FORMATS:
+    """Return the kind of judge that a template asks for. Raise ConfigError for one that asks for no judgment."""
+    if require_judgments(template, "a judge").verdict_format in LIST_FORMATS:
         return ListJudge
     return ProbabilityJudge if by_probability or template.verdict_format == "bare" else GenerativeJudge
 

@@ -17,6 +17,7 @@ from rewardlab.verdicts.formats import READERS, format_id, reader_of
 from rewardlab.verdicts.lists import LETTERS, LIST_FORMATS, MAX_LISTED, SCALES, SCORES
 from rewardlab.verdicts.turns import CheckTurns, JudgmentTurns, LookTurns
 
+UNREAD = "unread"  # the format of what holds no verdict
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
 # plain: no instructions, for judges whose fine-tuning is the instruction.
@@ -33,9 +34,9 @@ TEMPLATE_FORMATS = {
     "r1_reward": "think_answer",
     "plain": "think_answer",
     "verdict": "bare",
-    "single": "unread",
-    "answer": "unread",
-    "reply": "unread",
+    "single": UNREAD,
+    "answer": UNREAD,
+    "reply": UNREAD,
     "checklist_turns": "checklist",
     "look": "think_answer",
     **{name: name for name in LIST_FORMATS if name != SCORES},
@@ -149,6 +150,13 @@ def require_one_turn(template: Template, what: str) -> Template:
     return template
 
 
+def require_judgments(template: Template, what: str) -> Template:
+    """Return a template whose prompt asks for a judgment. Raise ConfigError for another, for ``what`` needs such."""
+    if template.verdict_format == UNREAD:
+        raise ConfigError(f"template {template.name} asks for no judgment, and {what} needs one; use another template")
+    return template
+
+
 def require_turns(model: str, template: Template, opening: str) -> None:
     """Raise ConfigError for a template of several turns and a model whose chat template opens the thinking."""
     if opening:
@@ -158,6 +166,7 @@ def require_turns(model: str, template: Template, opening: str) -> None:
 def require_pairs(template: Template, what: str) -> Template:
     """Return a template whose judgment is of two responses, which one text tells. Raise ConfigError for another, for ``what``
     needs such."""
+    require_judgments(template, what)
     if template.verdict_format in LIST_FORMATS:
         raise ConfigError(f"template {template.name} rates responses or orders a list, and {what} takes verdicts on pairs")
     return template

@@ -31,7 +31,7 @@ from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import Template, load_template, require_one_turn, require_pairs, require_turns
+from rewardlab.prompts import Template, load_template, require_judgments, require_one_turn, require_pairs, require_turns
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -158,6 +158,8 @@ def train_sft(
     """
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     template = load_template(config.template)
+    if template.shows_one:
+        require_judgments(template, "fine-tuning on a response")
     verdict_only = template.verdict_format == "bare"
     if votes and verdict_only:
         raise ConfigError(

@@ -152,6 +152,10 @@ def test_recorded_votes_are_of_pairs() -> None:
         reading_format("rating")
     with pytest.raises(ConfigError, match="rates responses or orders a list, and rl takes verdicts on pairs"):
         require_pairs(load_template("best"), "rl")
+    with pytest.raises(ConfigError, match="single asks for no judgment, and rl needs one"):
+        require_pairs(load_template("single"), "rl")
+    with pytest.raises(ConfigError, match="answer asks for no judgment, and a judge needs one"):
+        judge_kind(load_template("answer"))
 
 
 def test_ranked_files_resume(list_format: str, tmp_path: Path) -> None:
