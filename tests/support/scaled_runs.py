@@ -36,6 +36,7 @@ from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
 from rewardlab.types import IMAGE_MARK, Choice, PreferencePair, Tie, choice_of
 from rewardlab.verdicts.parse import format_verdict
+from rewardlab.verdicts.turns import Look
 from tests.support.killing import Kill, KilledError
 from tests.support.preferring_judge import Prefers
 from tests.support.rewards import TokenReward
@@ -117,6 +118,7 @@ def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]
 
 
 FAR = (0, 5, 6)  # of eight rollouts: of another sampler, with log-probs far below the trainer's
+LOOK, LOOKS = Look(0, (25, 0, 75, 50)), {0: 1, 1: 1, 3: 2}  # how often each of eight rollouts looks
 UNEQUAL = (0.0, 1.0, 0.0, 1.0, 50.0, 3.0, 3.0, 3.0)  # rewards of a batch of eight
 
 
@@ -198,6 +200,26 @@ def scripted_verifications() -> Iterator[None]:
                 turns[n] = self._tokenizer(WRONG if place in (0, 2, 3, 7) else CORRECT, add_special_tokens=False)["input_ids"]
             if REVISE not in text and place not in (1, 5):
                 turns[n] = [*turns[n], self.eos_token_ids[0]]
+        return turns, [[-2.0] * len(turn) for turn in turns]
+
+    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+@contextmanager
+def scripted_looks() -> Iterator[None]:
+    """Have some rollouts of eight look again, once or twice; none of them is the second process's, of two."""
+    sample = PolicyTrainer._sample_decoder
+
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        turns, _ = sample(self, prompt_ids, images, fields, places)
+        for n, place in enumerate(places):
+            if self._tokenizer.decode(prompt_ids[n]).count(str(LOOK)) < LOOKS.get(place, 0):
+                turns[n] = self._tokenizer(str(LOOK), add_special_tokens=False)["input_ids"]
+            turns[n] = [*turns[n][:30], self.eos_token_ids[0]]
         return turns, [[-2.0] * len(turn) for turn in turns]
 
     PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
@@ -325,6 +347,7 @@ def run(
         correct=lambda ids, n: float(sum(ids) % 2),
     )
     scripted = unequal_rollouts() if unequal else scripted_verifications() if config.self_verify else nullcontext()
+    scripted = scripted_looks() if config.template == "look" else scripted
     sampler = sampler_apart() if apart else unsampled_mass() if config.engine else nullcontext()
     with suppress(KilledError), scripted, sampler:
         train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
@@ -378,6 +401,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}
     | {"micro_batch_size": 2},
     "rl+verified": {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None},
+    "rl+looking": {"template": "look", "max_completion_length": 96, "micro_batch_size": 2, "learning_rate": 1e-4},
     "rl+taken_back": {"health": {"patience": 2, "policy": "roll_back"}},  # the last of its process: it stays collapsing
     "sft+lora": {"lora": {"r": 4}},
     "sft+evaluated": {"evaluation": EVALUATION},

@@ -241,12 +241,14 @@ def test_slices_hold_every_row_once(drawn_of: list[tuple[int, int]], size: int) 
 
 @pytest.mark.nightly
 def test_groups_and_dialogues_split_over_processes(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Groups of four, one and a half of them a process; dialogues of which one process continues three, the other one. Each
-    run is that of one process, tokens and all."""
-    for kind in ("split", "verified"):
+    """Groups of four, one and a half of them a process; dialogues of which one process continues three, the other one; looks
+    of one process alone. Each run is that of one process, tokens and all."""
+    kinds = ("split", "verified", "looking")
+    for kind in kinds:
         scaled_runs.run("rl", tiny_checkpoint, tmp_path / f"{kind}_alone", **scaled_runs.CHANGES[f"rl+{kind}"])
-    train_on(tiny_checkpoint, tmp_path, "rl+split:split", "rl+verified:verified")
-    for kind in ("split", "verified"):
+    train_on(tiny_checkpoint, tmp_path, *(f"rl+{kind}:{kind}" for kind in kinds))
+    for kind in kinds:
         same(tmp_path / f"{kind}_alone", tmp_path / kind)
     first = json.loads((tmp_path / "verified" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["verify/revised_frac"] == 0.5
+    assert json.loads((tmp_path / "looking" / "metrics.jsonl").read_text().splitlines()[0])["turns/mean"] == 1.5

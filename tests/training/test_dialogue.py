@@ -14,6 +14,7 @@ import torch
 from rewardlab.config import SFTConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.checkpoints import write_card
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
@@ -21,6 +22,7 @@ from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.samplers.base import SamplingParams, SelfVerifying
 from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import create_app
 from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
 from rewardlab.training.policy_gradient.rollouts.strategies import DialogueRollouts, longest_dialogue, verification_metrics
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
@@ -30,6 +32,7 @@ from rewardlab.training.sft import mentions_difference, train_sft, verification_
 from rewardlab.types import Completion, FinishReason, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.places import reasoning_of
 from tests.support.configs import short_rl_config
+from tests.support.serving import in_process
 
 
 @pytest.mark.parametrize(
@@ -213,6 +216,18 @@ def test_a_judge_revises_only_what_it_finds_wrong() -> None:
         assert len(last) == 2 * turns - 1
         assert [m.text for m in last if m.role == "user"] == ["Which is better?", VERIFY, REVISE][:turns]
     assert "self-verifying" in sampler.name
+
+
+def test_a_chat_with_it_is_not_verified() -> None:
+    """Behind an endpoint its judgments are; a chat is what the model says."""
+    first, second = "<think>x</think><answer>1</answer>", "<think>x</think><answer>2</answer>"
+    asked, sampler = verifying({0: first, 1: WRONG, 2: second})
+    with in_process(create_app(GenerativeJudge(sampler, load_template("plain")))) as client:
+        chat = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}]}).json()
+        num_asked = len(asked)
+        judged = client.post("/v1/judge", json={"question": "Which?", "responses": ["a", "b"]}).json()
+    assert (chat["choices"][0]["message"]["content"], num_asked) == (first, 1)
+    assert [vote["text"] for vote in judged["votes"]] == [second, second]
 
 
 def test_a_cut_off_judgment_is_not_verified() -> None:
