@@ -36,9 +36,20 @@ WEIGHTS, HEAD, CONFIG = "value_model.safetensors", "ranking_head.safetensors", "
 class _Scorer(nn.Module):
     """A transformers model, ``inner``, and what is computed of its hidden states."""
 
+    in_tiles = False  # whether TRL's fused head computes the logits of labels, as in training
+
     @property
     def inner(self) -> Any:
         return self.language_model
+
+    def label_losses(self, labels_NL: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Return [N], the sums of the negative log-likelihoods of the tokens of ``labels_NL`` that are not -100, as the model's
+        own forward computes logits."""
+        if self.in_tiles:
+            return -self.inner(**inputs, labels=labels_NL, fused_lm_head=True).log_probs.sum(1)  # type: ignore[no-any-return]
+        most = labels_NL.shape[1] - int((labels_NL != -100).any(0).int().argmax())  # tokens from the first label on
+        logits_NKV = self.inner(**inputs, use_cache=False, logits_to_keep=most + 1).logits[:, :-1].float()
+        return cross_entropy(logits_NKV.transpose(1, 2), labels_NL[:, -most:], reduction="none").sum(1)
 
     @classmethod
     def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> Self:
@@ -128,17 +139,7 @@ class LikelihoodModel(_Scorer):
 
     def forward(self, labels: Tensor, **inputs: Any) -> Tensor:
         """Return [N, 1], the log-likelihoods of the tokens of ``labels`` [N, L] that are not -100."""
-        hidden_NLD = self.language_model.model(**inputs, use_cache=False).last_hidden_state
-        return -label_losses(self.language_model, hidden_NLD, labels)[:, None]
-
-
-def label_losses(language_model: Any, hidden_NLD: Tensor, labels_NL: Tensor) -> Tensor:
-    """Return [N], the sums of the negative log-likelihoods of the tokens of ``labels_NL`` that are not -100."""
-    learnt_NL = labels_NL[:, 1:] != -100
-    head = language_model.get_output_embeddings()
-    logits_TV = head(hidden_NLD[:, :-1][learnt_NL].to(head.weight.dtype)).float()
-    losses_T = cross_entropy(logits_TV, labels_NL[:, 1:][learnt_NL], reduction="none")
-    return losses_T.new_zeros(len(labels_NL)).index_add(0, learnt_NL.nonzero()[:, 0], losses_T)
+        return -self.label_losses(labels, inputs)[:, None]
 
 
 def _language_model(model: str, dtype: torch.dtype, attention: str) -> Any:
@@ -197,13 +198,17 @@ class RankingModel(_Scorer):
         """Return [N, K] scores, and [N] mean negative log-likelihoods of the tokens of ``labels`` [N, L] that are not -100
         (0 of a row without any; None without labels). ``reads`` [N] are the places of the tokens after which the scores are
         read; None: the last ones."""
-        hidden_NLD = self.language_model.model(**inputs, use_cache=False).last_hidden_state
+        backbone, losses_N = self.language_model.model, None
+        if labels is None:
+            hidden_NLD = backbone(**inputs, use_cache=False).last_hidden_state
+        else:
+            read: list[Any] = []
+            with backbone.register_forward_hook(lambda module, given, output: read.append(output.last_hidden_state)):
+                losses_N = self.label_losses(labels, inputs) / (labels[:, 1:] != -100).sum(1).clamp(min=1)
+            hidden_NLD = read[0]
         rows = torch.arange(len(hidden_NLD), device=hidden_NLD.device)
         last = hidden_NLD.shape[1] - 1
         hidden_ND = hidden_NLD[rows, torch.full_like(rows, last) if reads is None else reads]
-        losses_N = None
-        if labels is not None:
-            losses_N = label_losses(self.language_model, hidden_NLD, labels) / (labels[:, 1:] != -100).sum(1).clamp(min=1)
         return self.head(hidden_ND.to(self.head.weight.dtype)).float(), losses_N
 
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
+from trl.trainer.utils import add_fused_lm_head
 
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
@@ -185,6 +186,9 @@ class RankingTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Tr
 
 
 def _to_train(model: M, config: RMConfig, processor: Any) -> M:
+    if not isinstance(model, ValueModel):
+        add_fused_lm_head(model.language_model)
+        model.in_tiles = True
     freeze(model, config.freeze)
     if num_processes() > 1:
         always_run_vision_tower(model, processor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from trl.trainer.utils import add_fused_lm_head
 
 import rewardlab
 from rewardlab.benchmarks.runner import run_bench
@@ -20,12 +22,13 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_processor
-from rewardlab.models.value_model import ValueModel
+from rewardlab.models.value_model import LikelihoodModel, ValueModel
 from rewardlab.prompts import load_template
 from rewardlab.rewards.pairwise import ScalarReward, open_scorer, score_responses, single_response_prompt
-from rewardlab.samplers.hf import HFSampler, encode
+from rewardlab.samplers.hf import HFSampler, encode, encode_replies
 from rewardlab.training.reward_model import BradleyTerryTrainer, build_reward_trainer, train_reward_model, write_scores
 from rewardlab.types import PreferencePair
+from tests.support import scaled_runs
 from tests.support.configs import short_config
 from tests.support.killing import killed_after_a_save
 
@@ -162,6 +165,35 @@ def test_bad_input_is_named(tiny_checkpoint: Path, pairs: list[PreferencePair], 
     assert not (tmp_path / "none").exists()
     with pytest.raises(CheckpointError, match="rewardlab rm"):
         write_scores(tiny_checkpoint, pairs, tmp_path / "scores.jsonl")
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma4", "internvl", "idefics3", "lfm2_vl"])
+def test_likelihoods_are_those_of_the_model(name: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of each response in a batch, alone through the model's own forward, whose logits some families bound or scale; in tiles
+    as in one piece, and so are their gradients."""
+    model = LikelihoodModel.from_pretrained(str(checkpoint_of(name))).train()
+    text = model.config.get_text_config()
+    if hasattr(text, "final_logit_softcapping"):
+        text.final_logit_softcapping = 0.5  # as Gemma 4's own checkpoints have it, at 30
+    processor = load_processor(str(checkpoint_of(name)))
+    prompts = [single_response_prompt(pair, n, load_template("reply")) for pair in scaled_runs.mixed()[:4] for n in (0, 1)]
+    batch = encode_replies(processor, prompts)
+    scores, gradients = [], []
+    for _ in range(2):
+        model.zero_grad()
+        scores.append(model(**batch)[:, 0])
+        (-scores[-1]).logsumexp(0).backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
+        add_fused_lm_head(model.language_model)
+        model.in_tiles = True
+    torch.testing.assert_close(*scores)
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+    for n, prompt in enumerate(prompts):
+        row = encode_replies(processor, [prompt])
+        labels = row.pop("labels")
+        logprobs = model.language_model(**row).logits.log_softmax(-1)[:, :-1]
+        of_labels = logprobs.gather(2, labels[:, 1:, None].clamp(min=0))[..., 0][labels[:, 1:] != -100]
+        assert scores[0][n].item() == pytest.approx(of_labels.sum().item(), abs=1e-3)
 
 
 def test_a_reply_is_scored_by_its_likelihood(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
