@@ -33,11 +33,6 @@ def candidates_of_texts(
     return candidates_from_row(row, responses, prompt_id="prompt", files=files, where="the prompt", answers_quote=True)
 
 
-def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
-    """Return :meth:`rewardlab.data.media.Files.image` of a caller's image. Raise MediaError."""
-    return Files(is_callers=True, urls=urls).image(image, where)
-
-
 def _list(media: object, name: str) -> Sequence[Any]:
     if isinstance(media, str | bytes | Path) or not isinstance(media, Sequence):
         raise MediaError(f"expected a list of {name}, got {type(media).__name__}; write {name}=[...]")

@@ -68,12 +68,6 @@ def leave_one_out(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
     return ((rewards_N.double() - group_means(rewards_N, groups_N)) * sizes_N / (sizes_N - 1).clamp(min=1)).float()
 
 
-def mixed_groups(correct_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Return [N] whether a rollout's group has both right and wrong verdicts: only these give a group-relative gradient."""
-    means_N = group_means(correct_N, groups_N)
-    return (means_N > 0) & (means_N < 1)
-
-
 def varying_frac(rewards_N: Tensor, groups_N: Tensor) -> float:
     """Return the share of groups whose rewards are not all equal: the others teach a group-relative method nothing."""
     varies_N = centered(rewards_N, groups_N).abs() > 1e-6

@@ -8,7 +8,7 @@ in ``rewards/pairwise.py``.
 
 Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out
 of the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign when the responses are
-exchanged. Margins are never clamped silently.
+exchanged. Margins are never clamped.
 
 Shapes: ``N`` judge calls, ``V`` vocabulary, ``B`` pairs, ``K`` rationales, ``G`` responses of a group.
 """
@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 LEAST_COVERAGE = 0.5  # below it the model was about to write something other than a verdict
-MARGIN_LIMIT = math.log((1 - 1e-4) / 1e-4)  # 9.21: probabilities within 1e-4 .. 1 - 1e-4
 TAU_BOUNDS = (0.01, 100.0)
 
 
@@ -49,12 +48,6 @@ def readable(coverage_N: Tensor, least: float = LEAST_COVERAGE) -> Tensor:
     """Return [N] whether the model was about to give a verdict at all. What is not readable is counted and never a
     probability."""
     return coverage_N >= least
-
-
-def clamped(margins_N: Tensor, limit: float = MARGIN_LIMIT) -> tuple[Tensor, float]:
-    """Return (margins within +-limit, the share that was beyond). A bias that a clamp met is no longer cancelled exactly."""
-    beyond = (margins_N.abs() > limit).double().mean().item() if margins_N.numel() else 0.0
-    return margins_N.clamp(-limit, limit), beyond
 
 
 def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:

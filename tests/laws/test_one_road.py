@@ -18,7 +18,8 @@ from rewardlab.benchmarks.media import read_media
 from rewardlab.config.data import MappingConfig
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.images import decode_image, to_data_url
-from rewardlab.data.inputs import candidates_of_texts, load_image, pair_of
+from rewardlab.data.inputs import candidates_of_texts, pair_of
+from rewardlab.data.media import Files
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet
 from rewardlab.data.recipes import Rejected, convert_source, recipe_of
@@ -115,8 +116,12 @@ def base64_of(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
+def load_image(image: Any) -> bytes:
+    return Files(is_callers=True, urls=AllowedUrls()).image(image, "x")
+
+
 def by_api(given: Callable[[Path], Any]) -> Callable[[Path], bytes]:
-    return lambda path: load_image(given(path), AllowedUrls(), where="x")
+    return lambda path: load_image(given(path))
 
 
 def by_part(path: Path) -> bytes:
@@ -171,7 +176,7 @@ def test_a_picture_has_the_same_pixels_by_every_door(door: str, tmp_path: Path) 
 
 def test_an_array_is_the_picture_it_was_made_of() -> None:
     for image in (scene(), scene().convert("L"), glass()):
-        assert load_image(np.array(image), AllowedUrls(), where="x") == load_image(image, AllowedUrls(), where="x")
+        assert load_image(np.array(image)) == load_image(image)
 
 
 def test_every_place_that_decodes_is_a_door_or_behind_one() -> None:
@@ -447,7 +452,7 @@ def test_arrays_in_conversations(tmp_path: Path) -> None:
     array = np.array(scene())
     pair = pair_of({"question": None, "responses": [said(array, "a"), said(array.copy(), "b")]}, 0, AllowedUrls())
     assert (pair.question, pair.responses) == ("Who?", ("a", "b"))
-    assert pair.images == (load_image(array, AllowedUrls(), where="x"),)
+    assert pair.images == (load_image(array),)
     with pytest.raises(DataError, match="same question"):
         pair_of({"question": None, "responses": [said(array, "a"), said(255 - array, "b")]}, 0, AllowedUrls())
     own = pair_of({"question": "q", "responses": ["", ""], "response_images": [[array], [255 - array]]}, 0, AllowedUrls())
@@ -467,4 +472,4 @@ def test_arrays_in_conversations(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="must be a list"):
             pair_of({"question": "q", "responses": ["a", "b"], name: np.stack([array, array])}, 0, AllowedUrls())
     with pytest.raises(InputError, match="is no image"):
-        load_image({"bytes": np.zeros(9, np.uint8)}, AllowedUrls(), where="x")
+        load_image({"bytes": np.zeros(9, np.uint8)})

@@ -23,7 +23,6 @@ from rewardlab.rl.advantages import (
 from rewardlab.rl.groups import (
     fill_unscored,
     leave_one_out,
-    mixed_groups,
     standardized,
     varying_frac,
 )
@@ -62,7 +61,6 @@ CUT_N = torch.tensor([True, False, True, False])
         lambda: explained_variance(A_NT, B_NT, MASK_NT),
         lambda: standardized(fill_unscored(REWARDS_N, GROUPS_N), GROUPS_N),
         lambda: leave_one_out(REWARDS_N, GROUPS_N),
-        lambda: mixed_groups(REWARDS_N, GROUPS_N),
         lambda: varying_frac(REWARDS_N, GROUPS_N),
         lambda: cispo(A_NT, B_NT, A_NT, 0.2) + sapo(A_NT, B_NT - 0.5, (1.0, 1.05)) + clip_by_sign(A_NT, B_NT, 0.1, 0.2),
         lambda: top_bound(A_NT.flatten(), 0.2),

@@ -15,10 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from rewardlab.rewards.pairwise import rewards_of, without_thinking
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.verdicts.margins import (
-    MARGIN_LIMIT,
     TemperatureFit,
     both_orders,
-    clamped,
     fit_temperature,
     over_rationales,
     readable,
@@ -68,16 +66,6 @@ def test_golden_numbers_of_a_position_bias() -> None:
     assert given.sigmoid().item() == pytest.approx(0.953, abs=5e-4)
     assert both_orders(given, swapped, "mean").sigmoid().item() == pytest.approx(0.611, abs=5e-4)
     assert both_orders(given, swapped, "logit").sigmoid().item() == pytest.approx(0.731, abs=5e-4)
-
-
-def test_clamps_are_counted() -> None:
-    """Two of four beyond 1e-4 .. 1 - 1e-4; none of none."""
-    margins, beyond = clamped(torch.tensor([-20.0, 0.0, 9.0, 10.0]))
-    assert margins.tolist() == pytest.approx([-MARGIN_LIMIT, 0, 9, MARGIN_LIMIT], abs=1e-6)
-    assert torch.sigmoid(torch.tensor(MARGIN_LIMIT)).item() == pytest.approx(0.9999, abs=1e-7)
-    assert beyond == 0.5
-    assert clamped(torch.empty(0))[1] == 0.0
-    assert clamped(torch.tensor([2.0, -2.0, 2.5]), 2.0)[1] == pytest.approx(1 / 3)  # the limit itself is within
 
 
 def test_mean_over_rationales() -> None:
