@@ -226,9 +226,9 @@ def judge_rows(
         num_orders = sum(
             len(some) for of_pass in (orders if extra.votes is None else (), *further_orders.values()) for some in of_pass
         )
-        log_line(most_it_may_cost(settings, num_orders * (num_votes + len(settings.controls))))
+        log_line(most_it_may_cost(settings, judge.num_turns * num_orders * (num_votes + len(settings.controls))))
     with PassLog(out, identity.to_dict() | dict(extra.identity)) as log:
-        gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
+        gate = BudgetGate(settings, log.spending.plus(spent), judge.num_turns) if settings.budget != NO_BUDGET else None
         others: dict[str, Sequence[Judgment]] = {}
         for name, some in further.items():
             stop_error = query.stop_error if name == UNLABELLED_PASS else None
@@ -349,11 +349,12 @@ class BudgetGate:
     ``spending`` is what earlier parts of the run have spent; it is not changed here.
     """
 
-    def __init__(self, settings: BenchSettings, spending: Spending) -> None:
+    def __init__(self, settings: BenchSettings, spending: Spending, num_turns: int) -> None:
         usage = Usage(
             spending.requests, spending.prompt, spending.completion, spending.cached, spending.usd(settings.prices), 0
         )
-        self._guard = BudgetGuard(settings.prices, settings.budget, settings.judge.max_tokens, usage, spending.longest)
+        most = num_turns * settings.judge.max_tokens
+        self._guard = BudgetGuard(settings.prices, settings.budget, most, usage, spending.longest)
 
     async def open(self) -> bool:
         """Wait until another request may be sent; False: the budget is spent."""

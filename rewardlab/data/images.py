@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import math
+import sys
 import unicodedata
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -22,7 +24,7 @@ MAX_PIXELS = 50_000_000  # about 7,000 x 7,000; a file that claims more is taken
 MIN_SIDE_PX = 2
 SMALL_BYTES = 50_000  # of a picture that a page takes as it is
 MAX_BYTE, MAX_GREY = 255, 65_535  # of 8 and of 16 bits
-PART_PIXELS = 2_000_000  # of a part of an image: models read fewer, and a hostile judgment may look at all of it
+PART_PIXELS = 4_000_000  # of a part of an image, at most: models read fewer, and a hostile judgment may look at all of it
 MAX_ASPECT = 200  # Qwen's image processors refuse more
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
 _ORIENTATION = 0x0112
@@ -274,20 +276,36 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def part_of_pixels(image: Image.Image, edges: Edges) -> Image.Image:
-    """Return a part of an image. One with four times :data:`PART_PIXELS` or more is reduced by a whole factor, which leaves it
-    that many at least."""
+    """Return a part of an image, reduced to :data:`PART_PIXELS` if it has more."""
     part = image.crop(edges(*image.size))
-    return part.reduce(_factor(part.size, PART_PIXELS))
+    scale = math.sqrt(PART_PIXELS / (part.width * part.height))
+    if scale >= 1:
+        return part
+    size = int(scale * part.width), int(scale * part.height)
+    return part.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
-def part_of_image(data: bytes, edges: Edges) -> bytes:
+class Cut(Hashable, Protocol):
+    """The name of a part of an image, such as a :class:`rewardlab.verdicts.turns.Look`."""
+
+    def pixels(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Return its left, top, right and bottom edge in an image of this size."""
+        ...
+
+
+@lru_cache(maxsize=8)  # draws of a prompt look at the same parts
+def part_of_image(data: bytes, cut: Cut) -> bytes:
     """Return :func:`part_of_pixels` as PNG. Raise MediaError for an image that cannot be decoded."""
-    return encode_png(part_of_pixels(_decoded(data), edges))
+    return _CUTTING.submit(lambda: encode_png(part_of_pixels(_decoded(data), cut.pixels))).result()
+
+
+# One large image at a time is decoded for this, in one thread: a thread keeps the memory that it has freed.
+_CUTTING = ThreadPoolExecutor(1, thread_name_prefix="parts of images")
 
 
 @lru_cache(maxsize=1)
 def _decoded(data: bytes) -> Image.Image:
-    return decode_image(data)  # the draws of a prompt follow each other
+    return decode_image(data, most_pixels=sys.maxsize)  # whoever took it has bounded it
 
 
 def refuse_devices(path: Path, where: str) -> None:

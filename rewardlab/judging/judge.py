@@ -99,6 +99,7 @@ class JudgeKind:
     is_recording: bool = False  # its votes were sampled before
     is_metered: bool = False  # each vote is a request whose tokens are known: only for such a judge a budget is kept
     looks: bool = False  # it may look again at parts of images
+    num_turns: int = 1  # the most requests that a vote takes
     has_own_sampling: bool = False  # nobody sets its temperature, and nobody knows it
     accepts_empty_responses: bool = True
     verdict_format: str = ""  # how its answers are read
@@ -270,6 +271,15 @@ class GenerativeJudge(ModelJudge):
     @property
     def looks(self) -> bool:  # type: ignore[override]
         return self.template.looks
+
+    @property
+    def num_turns(self) -> int:  # type: ignore[override]
+        return self.sampler.num_turns if isinstance(self.sampler, InTurns) else 1
+
+    @property
+    def of_one_turn(self) -> Sampler:
+        """Return what samples the turns of its judgments, and answers chats."""
+        return self.sampler.of_one_turn if isinstance(self.sampler, InTurns) else self.sampler
 
     @property
     def identity(self) -> dict[str, str | float]:

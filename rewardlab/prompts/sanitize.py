@@ -25,7 +25,7 @@ _CONTROL = re.compile(
     r"|(?:image|video|audio)(?:_soft_token)?>|<?/?SYS>)"
     r"|\[(?=/?(?:INST|IMG(?:_BREAK|_END)?|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK)\])"
 )
-_TAGS = re.compile(r"<(?=\s*(?:/\s*)?(?:think|answer|reasoning|tool_call|tool_response)\s*>)", re.IGNORECASE)
+_TAGS = re.compile(r"<(?=\s*(?:/\s*)?(?:think|answer|reasoning|look|tool_call|tool_response)\s*>)", re.IGNORECASE)
 _LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")  # whatever str.splitlines ends a line at
 # Format characters, fillers and selectors: a line looks the same with them.
 _INVISIBLE = re.compile(

@@ -144,18 +144,23 @@ class StreamingSampler(Sampler, Protocol):
         ...
 
     def sample_each(
-        self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
+        self,
+        requests: Iterable[tuple[tuple[Message, ...], int]],
+        params: SamplingParams,
+        gate: RequestGate | None = None,
+        turns: InTurns | None = None,
     ) -> Iterator[list[tuple[int, Completion]]]:
         """Yield (number of the request, its completion) as they come, those in a list that came together. A request is a
         prompt and the seed of its one draw; draw n of :meth:`sample` has :func:`prompt_seed` plus n. ``requests`` are taken as
-        they are sent, in another thread; a number that the ``gate`` does not let through is left out. Raise
-        NotImplementedError unless it :attr:`is_streaming`.
+        they are sent, in another thread; a number that the ``gate`` does not let through is left out. With ``turns`` a
+        completion is that of all turns, turn t with :data:`TURN_SEEDS` t added to its seed. Raise NotImplementedError unless it
+        :attr:`is_streaming`.
         """
         ...
 
 
 Chat = tuple[Message, ...]
-REPEATS = 10_000  # between the seeds of equal chats
+TURN_SEEDS = 10_000  # between the seeds of a draw's turns
 
 
 def _turn(role: str, text: str) -> Message:
@@ -168,6 +173,7 @@ class InTurns:
 
     def __init__(self, sampler: Sampler, turns: JudgmentTurns) -> None:
         self.of_one_turn, self._turns = sampler, turns
+        self.num_turns = turns.most
 
     @property
     def name(self) -> str:
@@ -184,18 +190,50 @@ class InTurns:
     def check(self) -> None:
         self.of_one_turn.check()
 
-    def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
-        repeated = [prompt for prompt in prompts for _ in range(params.num_samples)]
-        drawn = [[completion] for row in self.of_one_turn.sample(prompts, params) for completion in row]
-        chats = dict(enumerate(repeated))
-        for number in range(1, self._turns.most):
-            chats = {n: chat + more for n, chat in chats.items() if (more := self._more(repeated[n], drawn[n]))}
-            for n, completion in draw_once(self.of_one_turn, chats, replace(params, seed=params.seed + number)).items():
-                drawn[n].append(completion)
-        joined = [self._joined(completions) for completions in drawn]
-        return [joined[start : start + params.num_samples] for start in range(0, len(joined), params.num_samples)]
+    @property
+    def is_streaming(self) -> bool:
+        return isinstance(self.of_one_turn, StreamingSampler) and self.of_one_turn.is_streaming
 
-    def _more(self, prompt: Chat, drawn: list[Completion]) -> Chat:
+    def sample_each(
+        self,
+        requests: Iterable[tuple[Chat, int]],
+        params: SamplingParams,
+        gate: RequestGate | None = None,
+        turns: InTurns | None = None,
+    ) -> Iterator[list[tuple[int, Completion]]]:
+        assert isinstance(self.of_one_turn, StreamingSampler)
+        return self.of_one_turn.sample_each(requests, params, gate, turns or self)
+
+    def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
+        number, seeds = params.num_samples, [prompt_seed(params.seed, prompt) for prompt in prompts]
+        if self.is_streaming:  # no draw waits for the others' turns
+            requests = ((prompt, seed + n) for prompt, seed in zip(prompts, seeds, strict=True) for n in range(number))
+            answers = dict(answer for batch in self.sample_each(requests, params) for answer in batch)
+            joined = [answers[n] for n in range(len(prompts) * number)]
+        else:
+            joined = list(map(self.joined, self._turn_by_turn(prompts, params)))
+        return [joined[start : start + number] for start in range(0, len(joined), number)]
+
+    def _turn_by_turn(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
+        """Return the turns of all draws. Equal chats of a prompt are draws of one request, as an engine would answer them alike
+        in several."""
+        repeated = [(row, prompt) for row, prompt in enumerate(prompts) for _ in range(params.num_samples)]
+        drawn = [[completion] for row in self.of_one_turn.sample(prompts, params) for completion in row]
+        chats = {n: prompt for n, (_, prompt) in enumerate(repeated)}
+        for turn in range(1, self.num_turns):
+            chats = {n: chat + more for n, chat in chats.items() if (more := self.more(repeated[n][1], drawn[n]))}
+            alike: dict[tuple[int, Chat], list[int]] = {}
+            for n, chat in chats.items():
+                alike.setdefault((repeated[n][0], chat), []).append(n)
+            for number in sorted({len(draws) for draws in alike.values()}):
+                asked = [(chat, draws) for (_, chat), draws in alike.items() if len(draws) == number]
+                rest = replace(params, num_samples=number, seed=params.seed + TURN_SEEDS * turn)
+                for (_, draws), row in zip(asked, self.of_one_turn.sample([chat for chat, _ in asked], rest), strict=True):
+                    for n, completion in zip(draws, row, strict=True):
+                        drawn[n].append(completion)
+        return drawn
+
+    def more(self, prompt: Chat, drawn: list[Completion]) -> Chat:
         """Return the judge's last turn and the user's next one, () at the end. An image of which no part can be shown ends the
         judgment with an error, which is put behind ``drawn``."""
         from rewardlab.data.images import part_of_image  # loads numpy
@@ -206,13 +244,14 @@ class InTurns:
         if reply is None:
             return ()
         try:
-            looked = [Part(image=part_of_image(images[reply.look.image], reply.look.pixels))] if reply.look else []
+            looked = [Part(image=part_of_image(images[reply.look.image], reply.look))] if reply.look else []
         except MediaError as error:
             drawn.append(Completion("", FinishReason.ERROR, error=f"{UNREADABLE}: {error}"))
             return ()
         return _turn("assistant", drawn[-1].text), Message("user", (*looked, Part(text=reply.text)))
 
-    def _joined(self, drawn: Sequence[Completion]) -> Completion:
+    def joined(self, drawn: Sequence[Completion]) -> Completion:
+        """Return the turns of a draw as one completion, with the tokens of all."""
         if len(drawn) == 1:
             return drawn[0]
         return replace(
@@ -229,21 +268,6 @@ class InTurns:
         """Return the judgment of several turns."""
         last = drawn[-1]
         return replace(last, text="" if last.failed else self._turns.join([completion.text for completion in drawn]))
-
-
-def draw_once(sampler: Sampler, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
-    """Return one draw for each chat. Equal chats are drawn by seeds of their own: an engine that derives a seed from the chat
-    would answer them alike."""
-    repeats: dict[Chat, int] = {}
-    by_seed: dict[int, list[int]] = {}
-    for n, chat in chats.items():
-        repeats[chat] = repeats.get(chat, -1) + 1
-        by_seed.setdefault(params.seed + REPEATS * repeats[chat], []).append(n)
-    drawn: dict[int, Completion] = {}
-    for seed, numbers in by_seed.items():
-        rows = sampler.sample([chats[n] for n in numbers], replace(params, num_samples=1, seed=seed))
-        drawn |= {n: row[0] for n, row in zip(numbers, rows, strict=True)}
-    return drawn
 
 
 class SelfVerifying(InTurns):

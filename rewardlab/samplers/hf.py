@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,8 @@ def encode(
     ]
     if beginnings is not None:
         texts = [text + continuation(begin, opened_thinking(text)) for text, begin in zip(texts, beginnings, strict=True)]
-    images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
+    decode = cache(decode_image)  # chats of one prompt share its images
+    images = [[decode(image) for message in prompt for image in message.images] for prompt in prompts]
     return dict(processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"))
 
 

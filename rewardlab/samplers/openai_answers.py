@@ -81,7 +81,7 @@ def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num
         ids = tuple(getattr(choice, "token_ids", None) or ())
     except (AttributeError, TypeError) as error:
         return failed_completion(FinishReason.ERROR, f"garbled answer: {error!r}")
-    if text is None and reason == "length":  # cut off while it reasoned
+    if text is None and (reason == "length" or reasoning):  # cut off while it reasoned, or nothing but reasoning
         text = ""
     if not isinstance(text, str) or not isinstance(reason, str | None) or reason not in _FINISH:
         failed = failed_completion(FinishReason.ERROR, f"{WITHOUT_TEXT}, or not to its end (finish reason {reason!r})")

@@ -18,7 +18,16 @@ from rewardlab.config.judge import RequestConfig
 from rewardlab.data.urls import parse_address
 from rewardlab.data.votes import completion_of, completion_row
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler, SamplingParams, prompt_seed
+from rewardlab.samplers.base import (
+    OPENAI,
+    TURN_SEEDS,
+    EngineOptions,
+    InTurns,
+    RequestGate,
+    Sampler,
+    SamplingParams,
+    prompt_seed,
+)
 from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
 from rewardlab.samplers.concurrency import in_window
 from rewardlab.samplers.event_loop import EventLoopThread
@@ -216,12 +225,16 @@ class OpenAISampler:
         return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
 
     def sample_each(
-        self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
+        self,
+        requests: Iterable[tuple[tuple[Message, ...], int]],
+        params: SamplingParams,
+        gate: RequestGate | None = None,
+        turns: InTurns | None = None,
     ) -> Iterator[list[tuple[int, Completion]]]:
         """Yield (number of the request, its completion) as they come; see :class:`StreamingSampler`."""
         if not self.is_streaming:
             raise NotImplementedError(f"{self.name}: all samples of a prompt are one request")
-        return self._background.iterate(lambda endpoints: self._each(endpoints, iter(requests), params, gate))
+        return self._background.iterate(lambda endpoints: self._each(endpoints, iter(requests), params, gate, turns))
 
     async def _each(
         self,
@@ -229,22 +242,32 @@ class OpenAISampler:
         requests: Iterator[tuple[tuple[Message, ...], int]],
         params: SamplingParams,
         gate: RequestGate | None,
+        turns: InTurns | None,
     ) -> AsyncGenerator[list[tuple[int, Completion]]]:
         async def ask(request: tuple[int, tuple[tuple[Message, ...], int]]) -> tuple[int, Completion] | None:
             number, (prompt, seed) = request
-            body = {**params.fields, "seed": seed, **self._body}
-            key = self._key(prompt, body, seed)
-            if (cached := self._cached(key)) is not None:
-                return number, cached
-            if gate is not None and not await gate.open():
-                return None
-            completion = failed_completion(FinishReason.ERROR, "interrupted")
+            drawn, chat, is_open = list[Completion](), prompt, False
+            answer = failed_completion(FinishReason.ERROR, "interrupted")
             try:
-                completion = await self._complete(endpoints, prompt, body, key)
+                while True:
+                    of_turn = seed + TURN_SEEDS * len(drawn)
+                    body = {**params.fields, "seed": of_turn, **self._body}
+                    key = self._key(chat, body, of_turn)
+                    completion = self._cached(key)
+                    if completion is None and gate is not None and not is_open:
+                        if not await gate.open():
+                            return None
+                        is_open = True
+                    drawn.append(completion or await self._complete(endpoints, chat, body, key))
+                    more = () if turns is None else await asyncio.to_thread(turns.more, prompt, drawn)
+                    if not more:
+                        break
+                    chat += more
+                answer = drawn[0] if turns is None else turns.joined(drawn)
             finally:
-                if gate is not None:
-                    gate.close(completion)
-            return number, completion
+                if is_open and gate is not None:
+                    gate.close(answer)
+            return number, answer
 
         async with aclosing(in_window(enumerate(requests), ask, sum(endpoint.slots.most for endpoint in endpoints))) as batches:
             async for batch in batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,12 @@ class VLLMSampler:
         """Do nothing: a loaded model always answers."""
 
     def _requests(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str]) -> list[dict[str, Any]]:
-        requests = []
+        requests, decode = [], cache(decode_image)  # chats of one prompt share its images
         for prompt, beginning in zip(prompts, beginnings, strict=True):
             text = self._tokenizer.apply_chat_template(
                 chat_of(prompt, self._specials), tokenize=False, add_generation_prompt=True
             )
-            images = [decode_image(image) for message in prompt for image in message.images]
+            images = [decode(image) for message in prompt for image in message.images]
             text += continuation(beginning, self._opening)
             requests.append({"prompt": text, **({"multi_modal_data": {"image": images}} if images else {})})
         return requests

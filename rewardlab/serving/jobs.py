@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from rewardlab.errors import InputError
 from rewardlab.judging.judge import Judge
-from rewardlab.samplers.base import UNREADABLE, InTurns, Sampler, SamplingParams
+from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
@@ -36,6 +36,11 @@ class JudgeEngine(Judge, Protocol):
     """A judge whose engine can be checked."""
 
     sampler: Sampler
+
+    @property
+    def of_one_turn(self) -> Sampler:
+        """Return what answers chats."""
+        ...
 
     def check(self) -> None:
         """Raise if no call would be answered."""
@@ -138,8 +143,7 @@ class ChatJob:
         return _digest(["chat", *map(str, astuple(self.params)), *parts], ())
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
-        sampler = engine.sampler.of_one_turn if isinstance(engine.sampler, InTurns) else engine.sampler
-        return list(sampler.sample([job.prompt for job in batch], self.params))
+        return list(engine.of_one_turn.sample([job.prompt for job in batch], self.params))
 
     def errors(self, result: list[Completion]) -> list[str]:
         return [completion.error for completion in result if completion.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)]

@@ -140,8 +140,7 @@ class JudgeVersion:
 
 def close_judge(judge: Any) -> None:
     """End the engine of an unused judge on its own thread: a child process, connections."""
-    sampler = getattr(judge, "sampler", None)
-    close = getattr(sampler, "close", None) or getattr(getattr(sampler, "sampler", None), "close", None)
+    close = getattr(getattr(judge, "of_one_turn", None), "close", None)
     if callable(close):
         threading.Thread(target=_close, args=(close,), name="close judge", daemon=True).start()
 

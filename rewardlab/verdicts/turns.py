@@ -52,11 +52,12 @@ def _widened(begin: int, end: int, whole: int, least: int) -> tuple[int, int]:
 
 
 def read_look(turn: str) -> Look | None:
-    """Return the look that a turn ends in; None if it ends in anything else, or in a part without area."""
+    """Return the look that a turn ends in, or its reasoning; None if it ends in anything else, in a part without area, or has
+    several looks."""
     places = list(_LOOK.finditer(turn))
-    if not places or turn[places[-1].end() :].strip():
+    if len(places) != 1 or turn[places[0].end() :].replace("</think>", "").strip():
         return None
-    image, *edges = places[-1].groups()
+    image, *edges = places[0].groups()
     left, top, right, bottom = map(int, edges)
     if not (left < right <= _WHOLE and top < bottom <= _WHOLE) or image in ("0", "00"):
         return None

@@ -18,7 +18,8 @@ from rewardlab.config.data import NO_PRICES, Budget, Prices
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.judging.spec import judge_config
-from tests.support.openai_server import ChatServer, chat_server
+from rewardlab.prompts.verification import WRONG
+from tests.support.openai_server import VERDICT, ChatServer, chat_server
 from tests.support.shell import run_main
 
 PRICES = Prices(prompt=2.0, cached_prompt=1.0, completion=8.0)
@@ -114,12 +115,31 @@ def test_from_the_command_line(data: Path, tmp_path: Path) -> None:
     assert "accuracy" in as_json.stderr
 
 
+def test_judgments_of_several_turns(data: Path, tmp_path: Path) -> None:
+    """The most that they may cost counts every turn, the cost what all came to, and the budget holds for both."""
+    server = ChatServer(usage=USAGE)
+    server.verdict = lambda body: (VERDICT, WRONG, VERDICT)[len(body["messages"]) // 2]  # type: ignore[method-assign]
+    with chat_server(server) as url:
+        run = ["bench", "run", "pairs", "--data", data, "--judge", f"verify:openai:m@{url}", "--controls", ""]
+        run += ["max_tokens=1000", "--price", "2,1,8", "--out", tmp_path / "a"]
+        spent = run_main(main, *run, "--budget", f"{34 * 3 * AN_ANSWER + 0.0247}usd")
+        asked = len(server.bodies)
+        done = run_main(main, *run, "--budget", "1usd")
+    assert spent.returncode == 3
+    assert "the budget is spent" in spent.stderr
+    assert 20 * 3 < asked <= 35 * 3
+    assert "120 requests, each of at most 1,000 tokens of answer: at most $0.96, prompts not counted" in done.stderr
+    assert len(server.bodies) == 40 * 3
+    cost = json.loads((tmp_path / "a" / "report.json").read_text())["cost"]
+    assert (cost["completion_tokens"], cost["usd"]) == (40 * 3 * 10, pytest.approx(40 * 3 * AN_ANSWER))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"budget": Budget(usd=1.0, tokens=None), "prices": NO_PRICES}, "needs --price"),
         ({"budget": Budget(usd=None, tokens=1), "judge": "baseline:first"}, "budgets are supported for openai: judges"),
-        ({"budget": Budget(usd=None, tokens=1), "judge": "verify:openai:m@http://127.0.0.1:9/v1"}, "leave out the budget"),
+        ({"budget": Budget(usd=None, tokens=1), "judge": "panel:demo,openai:m@http://127.0.0.1:9/v1"}, "leave out the budget"),
     ],
 )
 def test_budgets_that_cannot_be_kept(options: dict[str, Any], sentence: str, data: Path, tmp_path: Path) -> None:

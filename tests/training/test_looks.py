@@ -18,7 +18,7 @@ from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.images import encode_png, part_of_pixels
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
-from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.judge import GenerativeJudge, VoteRequest
 from rewardlab.models.families import (
     IMAGE_ROWS,
     TOKEN_FIELDS,
@@ -40,10 +40,11 @@ from rewardlab.training.policy_gradient.rollouts.strategies import TurnRollouts
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import sft_dialogues, train_sft
-from rewardlab.types import Choice, Message, Order, PreferencePair, choice_of
+from rewardlab.types import BOTH_ORDERS, Choice, Message, Order, PreferencePair, choice_of
 from rewardlab.verdicts.turns import MAX_LOOKS, Look, LookTurns, read_look
 from tests.support.configs import WITH_CRITIC, short_rl_config
 from tests.support.families import family
+from tests.support.openai_server import ChatServer, chat_server
 
 LOOK = load_template("look")
 WIDTH, HEIGHT = 200, 100
@@ -83,7 +84,8 @@ PAIRS = [pair_of(number) for number in range(16)]
     [
         ("a <look>25 0 50 25</look>", Look(0, (25, 0, 50, 25))),
         ("<look> 2 :0  0\n100 100 </look>\n", Look(1, (0, 0, 100, 100))),
-        ("<look>0 0 9 9</look><look>1 1 2 2</look>", Look(0, (1, 1, 2, 2))),
+        ("<think>a<look>25 0 50 25</look></think>", Look(0, (25, 0, 50, 25))),  # of an engine that parses reasoning
+        ("<look>0 0 9 9</look><look>1 1 2 2</look>", None),  # stored, it would be two turns
         ("<look>25 0 50 25</look>.", None),
         ("<look>50 0 25 25</look>", None),
         ("<look>0 9 9 9</look>", None),
@@ -143,11 +145,12 @@ def colors(message: Message) -> list[tuple[tuple[int, int], Any]]:
 
 
 def test_a_large_part_is_reduced() -> None:
-    """Otherwise a small JPEG costs seconds and 150 MB at each look of each vote."""
+    """Otherwise a small JPEG costs seconds and 100 MB at each look of each vote."""
     image = Image.new("RGB", (4000, 4000))
     whole = part_of_pixels(image, Look(0, (0, 0, 100, 100)).pixels)
     assert whole.size == (2000, 2000)
-    assert part_of_pixels(image, Look(0, (0, 0, 70, 70)).pixels).size == (2800, 2800)
+    assert part_of_pixels(image, Look(0, (0, 0, 100, 50)).pixels).size == (2828, 1414)
+    assert part_of_pixels(image, Look(0, (0, 0, 50, 50)).pixels).size == (2000, 2000)
 
 
 def test_the_part_is_shown_next() -> None:
@@ -175,18 +178,44 @@ def test_the_part_is_shown_next() -> None:
     assert max(map(len, asked)) == 1
 
 
-def test_draws_of_equal_chats_differ() -> None:
-    """Five votes look at the same part; an engine whose seed comes from the chat would continue five times alike."""
-    seeds: list[int] = []
+def test_equal_chats_are_draws_of_one_request() -> None:
+    """Five votes, of which four look at the same part: an engine whose seed comes from the chat continues them differently. An
+    equal pair in the same call is judged alike, and no vote depends on it."""
+    calls: list[tuple[int, int]] = []
 
     class Sampler(ScriptedSampler):
         def sample(self, prompts: Any, params: Any) -> Any:
-            seeds.extend([params.seed] * len(prompts) if len(prompts[0]) > 1 else [])
+            calls.append((len(prompts), params.num_samples))
             return super().sample(prompts, params)
 
-    judge = GenerativeJudge(Sampler(lambda prompt, draw: look_at(0, 0) if len(prompt) == 1 else ""), LOOK)
-    judge.compare_many(PAIRS[:1], orders=[(Order.GIVEN,)], num_votes=5, seed=3)
-    assert len(set(seeds)) == len(seeds) == 5
+    def said(prompt: tuple[Message, ...], draw: int) -> str:
+        return look_at(50 * (draw == 3), 0) if len(prompt) == 1 else f"<think>{draw}</think><answer>{1 + draw % 2}</answer>"
+
+    judge = GenerativeJudge(Sampler(said), LOOK)
+    one, other = judge.compare_many([PAIRS[0]] * 2, orders=[(Order.GIVEN,)] * 2, num_votes=5, seed=3)
+    assert calls == [(2, 5), (2, 1), (2, 4)]
+    assert one == other
+    assert [vote.completion.text[-30:] for vote in one.votes] == [
+        f"<think>{draw}</think><answer>{1 + draw % 2}</answer>"[-30:] for draw in (0, 1, 2, 0, 3)
+    ]
+
+
+def test_votes_come_one_by_one(tmp_path: Path) -> None:
+    """Of an endpoint whose answers stream: each when its last turn is there, the same votes as in one call, and of one seed."""
+    server = ChatServer(delay_s=0.01)
+    server.verdict = lambda body: (  # type: ignore[method-assign]
+        look_at(0, 0) if len(body["messages"]) < 5 else f"<think>{body['seed']}</think><answer>{1 + body['seed'] % 2}</answer>"
+    )
+    with chat_server(server) as url:
+        judge = open_generative_judge(f"openai:m@{url}", template="look", max_tokens=32)
+        whole = judge.compare_many(PAIRS[:1], orders=[BOTH_ORDERS], num_votes=6, seed=1)
+        requests = [VoteRequest(PAIRS[0], order, draw, 1, 0) for order in BOTH_ORDERS for draw in range(6)]
+        single = dict(answer for batch in judge.vote_each(requests) for answer in batch)
+    assert judge.is_metered
+    assert [single[n] for n in range(12)] == [vote for judged in whole for vote in judged.votes]
+    assert len({vote.completion.text for vote in single.values()}) == 12
+    assert {len(body["messages"]) for body in server.bodies} == {1, 3, 5}
+    assert {vote.completion.num_tokens for vote in single.values()} == {30}
 
 
 def test_an_image_that_is_not_there_or_unreadable() -> None:

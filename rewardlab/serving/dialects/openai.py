@@ -296,7 +296,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
         supported = {name for name, value in in_any_request.items() if sent.get(name) == value}
         if sent.get("chat_template_kwargs") == {"enable_thinking": False} and service.queue.versions.current.never_thinks_apart:
             supported.add("chat_template_kwargs")
-        if form := _response_format(request, service.judge.sampler):
+        if form := _response_format(request, service.judge.of_one_turn):
             supported.add("response_format")
         refuse_unsupported(sent, without_effect=supported)
         usage, lowered = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None
