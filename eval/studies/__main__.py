@@ -109,6 +109,9 @@ def study_policy(
         Optional[list[Path]],
         typer.Option("--hardened", help="Checkpoint of a hardened judge, for the arm of that name; repeatable."),
     ] = None,
+    watched: Annotated[
+        bool, typer.Option("--watched/--unwatched", help="Ask the judge again for its indicators: half as much time again.")
+    ] = True,
 ) -> None:
     """What does a judge make of a policy, beside a scalar head and the truth?
 
@@ -123,7 +126,7 @@ def study_policy(
 
     names = [name for name, arm in ARMS.items() if hardened or arm.judge not in ("hardened", "least")]
     trials = plan(ARMS, arms.split(",") if arms else names, range(seeds))
-    start = run_trials(partial(PolicyContext, run, Settings(), out, hardened or ()), trials, out, workers=workers)
+    start = run_trials(partial(PolicyContext, run, Settings(), out, hardened or (), watched), trials, out, workers=workers)
     summary = summarize(read_records(out), start, workers)
     typer.echo(f"report: {write_report('policy', summary, out, markdown=markdown, draw=draw)}")
 

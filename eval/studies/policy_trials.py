@@ -179,7 +179,8 @@ class WatchedTruth:
 class PolicyContext:
     """The policy that all trials start from, the rewards, and the questions of training and evaluation."""
 
-    def __init__(self, run: Path, settings: Settings, out: Path, hardened: Sequence[Path] = ()) -> None:
+    def __init__(self, run: Path, settings: Settings, out: Path, hardened: Sequence[Path] = (), watched: bool = True) -> None:
+        self.watched = watched  # whether judges are asked again for their signs, which changes no reward
         self.hardened, self.quickstart = tuple(hardened), Quickstart(run)
         self.files = (self.quickstart.train, self.quickstart.test)
         self.quickstart.require("sft", "rl", files=self.files)
@@ -225,7 +226,7 @@ class PolicyContext:
         self.model, self.processor = load_model(str(self.first), device="cpu")
         judge, second = self._weighing(self.judge), self._weighing(self.sft)
         self.rewards: dict[str, PolicyReward] = {
-            "truth": WatchedTruth(self._pairwise(judge, second)),
+            "truth": WatchedTruth(self._pairwise(judge, second)) if self.watched else TRUTH,
             "pairwise": self._pairwise(judge, second),
             "scalar": ScalarReward(self.out / SCALAR / FINAL, batch_size=512),
             "likelihood": ScalarReward(self.out / LIKELIHOOD / FINAL, batch_size=512),
@@ -241,7 +242,8 @@ class PolicyContext:
         return ProbabilityJudge(sampler, template_for(checkpoint, None), max_tokens=self.settings.judge_tokens)
 
     def _pairwise(self, judge: ProbabilityJudge, second: ProbabilityJudge) -> PairwiseReward:
-        return PairwiseReward(judge, checks=JudgeChecks(judge, second_judge=second, canaries=self.pairs))
+        checks = JudgeChecks(judge, second_judge=second, canaries=self.pairs) if self.watched else None
+        return PairwiseReward(judge, checks=checks)
 
     def sampled_accuracy(self, model: Any) -> float:
         """Return the fraction of held-out questions to which one sampled answer is right."""
