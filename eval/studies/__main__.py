@@ -110,7 +110,7 @@ def study_policy(
         typer.Option("--hardened", help="Checkpoint of a hardened judge, for the arm of that name; repeatable."),
     ] = None,
     watched: Annotated[
-        bool, typer.Option("--watched/--unwatched", help="Ask the judge again for its indicators: half as much time again.")
+        bool, typer.Option("--watched/--unwatched", help="Ask the judge again for its indicators: a third more time.")
     ] = True,
 ) -> None:
     """What does a judge make of a policy, beside a scalar head and the truth?

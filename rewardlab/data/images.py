@@ -281,7 +281,7 @@ def part_of_pixels(image: Image.Image, edges: Edges) -> Image.Image:
     scale = math.sqrt(PART_PIXELS / (part.width * part.height))
     if scale >= 1:
         return part
-    size = int(scale * part.width), int(scale * part.height)
+    size = math.ceil(scale * part.width), math.ceil(scale * part.height)
     return part.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
@@ -293,10 +293,14 @@ class Cut(Hashable, Protocol):
         ...
 
 
-@lru_cache(maxsize=8)  # draws of a prompt look at the same parts
 def part_of_image(data: bytes, cut: Cut) -> bytes:
     """Return :func:`part_of_pixels` as PNG. Raise MediaError for an image that cannot be decoded."""
-    return _CUTTING.submit(lambda: encode_png(part_of_pixels(_decoded(data), cut.pixels))).result()
+    return _CUTTING.submit(_part, data, cut).result()
+
+
+@lru_cache(maxsize=8)  # draws of a prompt look at the same parts
+def _part(data: bytes, cut: Cut) -> bytes:
+    return encode_png(part_of_pixels(_decoded(data), cut.pixels))
 
 
 # One large image at a time is decoded for this, in one thread: a thread keeps the memory that it has freed.

@@ -140,6 +140,10 @@ class PanelJudge(ModelJudge):
         return {**{name: " | ".join(str(part.get(name, "")) for part in parts) for name in names}, "judge": self.spec}
 
     @property
+    def num_turns(self) -> int:  # type: ignore[override]
+        return sum(member.num_turns for member in self.members)
+
+    @property
     def is_batch_invariant(self) -> bool:
         return all(member.is_batch_invariant for member in self.members)
 

@@ -205,9 +205,10 @@ class InTurns:
         return self.of_one_turn.sample_each(requests, params, gate, turns or self)
 
     def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
-        number, seeds = params.num_samples, [prompt_seed(params.seed, prompt) for prompt in prompts]
+        number = params.num_samples
         if self.is_streaming:  # no draw waits for the others' turns
-            requests = ((prompt, seed + n) for prompt, seed in zip(prompts, seeds, strict=True) for n in range(number))
+            seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
+            requests = ((prompt, seed + n) for prompt, seed in seeded for n in range(number))
             answers = dict(answer for batch in self.sample_each(requests, params) for answer in batch)
             joined = [answers[n] for n in range(len(prompts) * number)]
         else:
@@ -227,7 +228,7 @@ class InTurns:
                 alike.setdefault((repeated[n][0], chat), []).append(n)
             for number in sorted({len(draws) for draws in alike.values()}):
                 asked = [(chat, draws) for (_, chat), draws in alike.items() if len(draws) == number]
-                rest = replace(params, num_samples=number, seed=params.seed + TURN_SEEDS * turn)
+                rest = replace(params, num_samples=number, seed=params.seed + TURN_SEEDS * turn + number)  # calls differ
                 for (_, draws), row in zip(asked, self.of_one_turn.sample([chat for chat, _ in asked], rest), strict=True):
                     for n, completion in zip(draws, row, strict=True):
                         drawn[n].append(completion)

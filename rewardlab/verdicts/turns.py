@@ -127,7 +127,8 @@ class LookTurns:
         return turns
 
     def join(self, turns: Sequence[str]) -> str:
-        return "".join(turns)
+        ends = [next(_LOOK.finditer(turn)).end() for turn in turns[:-1]]  # what an engine closes behind a look is no turn's
+        return "".join([*(turn[:end] for turn, end in zip(turns[:-1], ends, strict=True)), turns[-1]])
 
     def reply(self, turns: Sequence[str], num_images: int) -> Reply | None:
         look = read_look(turns[-1]) if len(turns) < self.most else None

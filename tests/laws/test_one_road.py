@@ -184,8 +184,7 @@ def test_every_place_that_decodes_is_a_door_or_behind_one() -> None:
     found = set()
     for file in (ROOT / "rewardlab").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call):
-                called = node.func
+            for called in (node.func, *node.args) if isinstance(node, ast.Call) else ():
                 name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
                 owner = getattr(getattr(called, "value", None), "id", "")
                 if name in READERS and (owner == "Image" or name not in ("open", "frombytes", "frombuffer")):

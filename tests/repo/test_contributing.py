@@ -18,11 +18,11 @@ Edits = dict[str, list[tuple[str, str]]]
 ESTIMATOR: Edits = {
     "rewardlab/rl/groups.py": [
         (
-            "def mixed_groups(",
+            "def varying_frac(",
             "def mean_scaled(rewards_N: Tensor, groups_N: Tensor) -> Tensor:\n"
             '    """(R - mean) / mean of the group."""\n'
             "    means_N = group_means(rewards_N, groups_N)\n"
-            "    return ((rewards_N.double() - means_N) / means_N).float()\n\n\ndef mixed_groups(",
+            "    return ((rewards_N.double() - means_N) / means_N).float()\n\n\ndef varying_frac(",
         )
     ],
     "rewardlab/rl/estimators.py": [

@@ -68,10 +68,11 @@ def prompts_of(domain: str, **fields: Any) -> list[Prompt]:
 @pytest.mark.parametrize("domain", sorted(TRUTHS))
 @pytest.mark.parametrize("contract", list(Contract))
 def test_our_rewards_hold(domain: str, contract: Contract, verifiers: dict[str, Compare]) -> None:
-    """In every domain and contract, with thinking and without: nothing is overpaid, the truth is paid."""
-    slow = domain in ("math", "code")  # power towers and programs take their time
+    """In every domain and contract, with thinking and without: nothing is overpaid, the truth is paid. Mathematics and code,
+    whose probes take their time, have one contract, with thinking."""
+    slow = domain in ("math", "code")
     if slow and contract is not Contract.BOXED:
-        pytest.skip("neither contract nor thinking touches the algebra or the programs; other domains have all of them")
+        pytest.skip("contract and thinking are taken off before the algebra and the programs; other domains have all of them")
     for thinking in (True,) if slow else (True, False):
         cells = probed(prompts_of(domain, contract=contract, thinking=thinking), Rewarder(verifiers, None))
         assert [c.probe for c in cells.values() if not c.passed] == []

@@ -442,6 +442,7 @@ def test_odd_answers_of_servers() -> None:
     assert answered({"content": "a"}, "content_filter").finish is FinishReason.ERROR
     assert answered({"content": [{"type": "text", "text": "a"}]}).finish is FinishReason.ERROR
     assert answered({"content": None}).finish is FinishReason.ERROR
+    assert answered({"content": None, "reasoning": "why"}).text == "<think>why</think>"  # it ended, without a verdict
     assert answered({"content": "a"}, usage={"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 3}).num_tokens == 0
     assert answered({"content": "\ud83d"}).text == "?"
 
