@@ -227,9 +227,9 @@ class InTurns:
             for n, chat in chats.items():
                 alike.setdefault((repeated[n][0], chat), []).append(n)
             for number in sorted({len(draws) for draws in alike.values()}):
-                asked = [(chat, draws) for (_, chat), draws in alike.items() if len(draws) == number]
+                group = [(chat, draws) for (_, chat), draws in alike.items() if len(draws) == number]
                 rest = replace(params, num_samples=number, seed=params.seed + TURN_SEEDS * turn + number)  # calls differ
-                for (_, draws), row in zip(asked, self.of_one_turn.sample([chat for chat, _ in asked], rest), strict=True):
+                for (_, draws), row in zip(group, self.of_one_turn.sample([chat for chat, _ in group], rest), strict=True):
                     for n, completion in zip(draws, row, strict=True):
                         drawn[n].append(completion)
         return drawn
