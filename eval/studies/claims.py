@@ -100,7 +100,8 @@ def policy_rows(records: Sequence[Record]) -> Rows:
 def effect_of(claim: Claim, rows: Rows) -> dict[str, Any]:
     """Return the mean difference, or ratio, by seed with its interval, and what it says of the claim.
 
-    ``seeds`` counts the seeds with both arms; ``missing`` those of them without one of the two scores, and then there is no
+    Arms with exactly equal scores in most seeds differ in nothing that acts: the claim is not tested. ``seeds`` counts the
+    seeds with both arms; ``missing`` those of them without one of the two scores, and then there is no
     effect: a judgment's length or a level that is never reached has no mean."""
     ours, theirs = rows.get(claim.arm, {}), rows.get(claim.against, {})
     seeds = sorted(ours.keys() & theirs.keys())
@@ -112,7 +113,7 @@ def effect_of(claim: Claim, rows: Rows) -> dict[str, Any]:
         "effect": effect,
         "seeds": len(seeds),
         "missing": len(pairs) - len(whole),
-        "finding": finding_of(effect, claim.sign),
+        "finding": "not tested" if 2 * sum(a == b for a, b in whole) > len(pairs) else finding_of(effect, claim.sign),
     }
     if effect and ratio:
         interval = effect["interval"] and [math.exp(bound) for bound in effect["interval"]]
@@ -149,7 +150,8 @@ def claims_markdown(summary: dict[str, Any]) -> str:
         *summary["facts"],
         f"{len(measured)} claims are measured ({findings}), {len(rest)} are not yet.",
         "Effect: the mean difference by seed between two arms, with Student's 95 % interval over seeds. A claim holds if its "
-        "interval is on the claimed side of zero. It is open if zero is within: an effect up to its ends may exist.",
+        "interval is on the claimed side of zero. It is open if zero is within: an effect up to its ends may exist. It is not "
+        "tested if both arms have exactly equal scores in most seeds.",
     ]
     head = ["paper", "claim", "arms", "effect", "seeds", "finding", "when it exists"]
     waiting = [[claim["paper"], claim["text"], _arms(claim)] for claim in rest]

@@ -173,6 +173,7 @@ def test_claims_by_hand() -> None:
         "": {seed: {"accuracy": 0.5, "length": 100.0} for seed in range(3)},
         "a": {seed: {"accuracy": 0.6 + seed / 100, "length": 200.0, "vote_5": 0.5} for seed in range(3)},
         "b": {0: {"accuracy": 0.9, "length": None}},
+        "c": {seed: {"accuracy": (0.6, 0.61, 0.9)[seed]} for seed in range(3)},  # two runs are those of "a"
     }
     effects = [
         effect_of(Claim("", "", *claim), rows)
@@ -182,9 +183,10 @@ def test_claims_by_hand() -> None:
             ("a", "", "length"),
             ("a", "a", "vote_5", 1, "accuracy"),
             ("b", "a"),
+            ("c", "a"),
         )
     ]
-    assert [effect["finding"] for effect in effects] == ["holds", "reversed", "holds", "reversed", "one seed"]
+    assert [effect["finding"] for effect in effects] == ["holds", "reversed", "holds", "reversed", "one seed", "not tested"]
     assert effects[0]["effect"]["mean"] == pytest.approx(0.11)
     assert effects[0]["effect"]["interval"] == pytest.approx(
         [0.11 - 0.01 * 4.3027 / 3**0.5, 0.11 + 0.01 * 4.3027 / 3**0.5], 1e-4

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,66 +189,51 @@ def unsampled_mass() -> Iterator[None]:
 
 
 @contextmanager
-def scripted_verifications() -> Iterator[None]:
+def sampling_by(scripted: Any) -> Iterator[None]:
+    """Have rollouts be what ``scripted(trainer, the trainer's own sampling, prompt_ids, images, fields, places)`` returns."""
+    sample = PolicyTrainer._sample_decoder
+
+    def replaced(self: Any, *given: Any) -> Any:
+        return scripted(self, partial(sample, self), *given)
+
+    PolicyTrainer._sample_decoder = replaced  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+def scripted_verifications(self: Any, sample: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
     """Have six of eight judgments end; of their verifications, those of rollouts 0, 2, 3 and 7 say that they are wrong."""
-    sample = PolicyTrainer._sample_decoder
-
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
-        turns, _ = sample(self, prompt_ids, images, fields, places)
-        for n, place in enumerate(places):
-            text = self._tokenizer.decode(prompt_ids[n])
-            if VERIFY in text and REVISE not in text:
-                turns[n] = self._tokenizer(WRONG if place in (0, 2, 3, 7) else CORRECT, add_special_tokens=False)["input_ids"]
-            if REVISE not in text and place not in (1, 5):
-                turns[n] = [*turns[n], self.eos_token_ids[0]]
-        return turns, [[-2.0] * len(turn) for turn in turns]
-
-    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+    turns, _ = sample(prompt_ids, images, fields, places)
+    for n, place in enumerate(places):
+        text = self._tokenizer.decode(prompt_ids[n])
+        if VERIFY in text and REVISE not in text:
+            turns[n] = self._tokenizer(WRONG if place in (0, 2, 3, 7) else CORRECT, add_special_tokens=False)["input_ids"]
+        if REVISE not in text and place not in (1, 5):
+            turns[n] = [*turns[n], self.eos_token_ids[0]]
+    return turns, [[-2.0] * len(turn) for turn in turns]
 
 
-@contextmanager
-def scripted_looks() -> Iterator[None]:
+def scripted_looks(self: Any, sample: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
     """Have some rollouts of eight look again, once or twice; none of them is the second process's, of two."""
-    sample = PolicyTrainer._sample_decoder
-
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
-        turns, _ = sample(self, prompt_ids, images, fields, places)
-        for n, place in enumerate(places):
-            if self._tokenizer.decode(prompt_ids[n]).count(str(LOOK)) < LOOKS.get(place, 0):
-                turns[n] = self._tokenizer(str(LOOK), add_special_tokens=False)["input_ids"]
-            turns[n] = [*turns[n][:30], self.eos_token_ids[0]]
-        return turns, [[-2.0] * len(turn) for turn in turns]
-
-    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+    turns, _ = sample(prompt_ids, images, fields, places)
+    for n, place in enumerate(places):
+        if self._tokenizer.decode(prompt_ids[n]).count(str(LOOK)) < LOOKS.get(place, 0):
+            turns[n] = self._tokenizer(str(LOOK), add_special_tokens=False)["input_ids"]
+        turns[n] = [*turns[n][:30], self.eos_token_ids[0]]
+    return turns, [[-2.0] * len(turn) for turn in turns]
 
 
-@contextmanager
-def scripted_rollouts() -> Iterator[None]:
+def scripted_rollouts(self: Any, sample: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
     """Have rollouts be whole judgments whose verdict and length are drawn by step and place in the batch of all processes."""
-    sample = PolicyTrainer._sample_decoder
-
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
-        said = []
-        for place in places:
-            dice = random.Random(f"{self.state.global_step} {place}")
-            text = format_verdict(dice.choice(list(Choice)), "x" * dice.randrange(1, 7))
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
-            said.append(ids if place == 3 else [*ids, self.eos_token_ids[0]])  # the fourth is cut off
-        return said, [[0.0] * len(ids) for ids in said]
-
-    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+    said = []
+    for place in places:
+        dice = random.Random(f"{self.state.global_step} {place}")
+        text = format_verdict(dice.choice(list(Choice)), "x" * dice.randrange(1, 7))
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        said.append(ids if place == 3 else [*ids, self.eos_token_ids[0]])  # the fourth is cut off
+    return said, [[0.0] * len(ids) for ids in said]
 
 
 class LengthReward:
@@ -269,7 +255,7 @@ def run_policy(checkpoint: Path, out: Path, reward: PolicyReward, **changes: Any
     batch = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 40, "advantage": "grpo", "group_size": 8}
     shared = {name: value for name, value in GENTLE.items() if name != "template"}
     try:
-        with scripted_rollouts():
+        with sampling_by(scripted_rollouts):
             policy_module.train_policy(pairs(), PolicyConfig(model=str(checkpoint), **(shared | batch | changes)), out)
     finally:
         policy_module.open_reward = opened
@@ -328,7 +314,7 @@ def run(
     if stage == "swap":
         changes = {**GENTLE, "rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 40, **changes}
         config = RLConfig(model=str(checkpoint), consistency=ConsistencyConfig(weight=0.0), swap_weight=1.0, **changes)
-        with scripted_rollouts():
+        with sampling_by(scripted_rollouts):
             train_rl(data, config, out)
         return None
     if stage == "sft":
@@ -346,8 +332,8 @@ def run(
         (lambda ids, n: UNEQUAL[first_row() + n]) if unequal else (lambda ids, n: float(sum(ids) % 5)),
         correct=lambda ids, n: float(sum(ids) % 2),
     )
-    scripted = unequal_rollouts() if unequal else scripted_verifications() if config.self_verify else nullcontext()
-    scripted = scripted_looks() if config.template == "look" else scripted
+    scripted = unequal_rollouts() if unequal else sampling_by(scripted_verifications) if config.self_verify else nullcontext()
+    scripted = sampling_by(scripted_looks) if config.template == "look" else scripted
     sampler = sampler_apart() if apart else unsampled_mass() if config.engine else nullcontext()
     with suppress(KilledError), scripted, sampler:
         train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
