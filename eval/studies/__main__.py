@@ -164,9 +164,12 @@ def study_claims(
     out: Out = Path("runs/claims"),
     long_study: Annotated[Path, typer.Option("--long", help="Folder of the long study.")] = Path("runs/long_study"),
     policy_study: Annotated[Path, typer.Option("--policy", help="Folder of the policy study.")] = Path("runs/policy"),
+    stability: Annotated[Path, typer.Option("--stability", help="Results of the stability study.")] = Path(
+        "eval/results/stability.json"
+    ),
 ) -> None:
-    """Which claims of these papers hold here? One table, from the finished trials of `long` and `policy`."""
-    from eval.studies.claims import LONG, POLICY, claims_markdown, long_rows, policy_rows, summarize_claims
+    """Which claims of these papers hold here? One table, from the finished trials of `long`, `policy` and `stability`."""
+    from eval.studies.claims import LONG, POLICY, STABILITY, claims_markdown, long_rows, rows_by_arm, summarize_claims
     from eval.studies.study import START, read_json, read_records
 
     rows, facts = {}, []
@@ -176,7 +179,13 @@ def study_claims(
             hours = (start["cpu_s"] + sum(record["cpu_s"] for record in records)) / 3600
             facts.append(f"`python -m eval.studies {name}`: {len(records)} trials, {hours:.1f} CPU hours.")
             budgets = start["identity"]["settings"].get("budgets")
-            rows[name] = long_rows(records, budgets[-1]) if budgets else policy_rows(records)
+            rows[name] = long_rows(records, budgets[-1]) if budgets else rows_by_arm(records)
+    if stability.exists():
+        results = read_json(stability)
+        trials = [trial for trial in results["trials"] if trial["learning_rate"] == max(results["learning_rates"])]
+        hours = sum(trial["cpu_s"] for trial in trials) / 3600
+        facts.append(f"`python -m eval.studies stability`, at the highest rate: {len(trials)} trials, {hours:.1f} CPU hours.")
+        rows[STABILITY] = rows_by_arm(trials)
     summary = summarize_claims(rows, facts)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "claims.json", json.dumps(summary, indent=1) + "\n")

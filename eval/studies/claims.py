@@ -19,7 +19,7 @@ from eval.studies.long_report import flat_row, rows_at
 from eval.studies.study import Record
 from eval.studies.tables import Mean, cell, mean_of, page, table
 
-LONG, POLICY = "long", "policy"  # studies
+LONG, POLICY, STABILITY = "long", "policy", "stability"  # studies
 GAIN, WINDOW = 0.05, 60_000  # CPU seconds are counted until the rollouts of so many tokens are right so much more often
 UNITS = {  # of scores; that of others is points of right judgments or answers
     "greedy_accuracy": "points, greedy",
@@ -89,8 +89,8 @@ def long_rows(records: Sequence[Record], budget: int) -> Rows:
     return rows
 
 
-def policy_rows(records: Sequence[Record]) -> Rows:
-    """Return the rows of the policy study."""
+def rows_by_arm(records: Sequence[Record]) -> Rows:
+    """Return the rows of a study whose trials differ in arm and seed alone."""
     rows: dict[str, dict[int, Record]] = {}
     for record in records:
         rows.setdefault(record["arm"], {})[record["seed"]] = record

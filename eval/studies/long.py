@@ -95,16 +95,10 @@ ARMS: dict[str, Arm] = {
     "grpo": Arm("GRPO", "grpo", against="vapo"),
     "dapo": Arm("DAPO", "dapo", against="grpo"),
     "t_ppo_128": Arm("T-PPO, windows of 128", "t_ppo", {"window": 128, "window_tail": 4}, against="vapo"),
-    # Pre-clip and filter, where ratios leave their bounds.
+    # Pre-clip and filter, which do not act here: `stability` has rates and rewards with which they do.
     "stress": Arm("StableReinforce, 4 epochs a batch, rate x 4", "stable_reinforce", _STRESS),
     "stress_neither": Arm(
         "the same without both parts", "stable_reinforce", {**_STRESS, "outliers": "keep", "preclip": None}, against="stress"
-    ),
-    "stress_no_filter": Arm(
-        "the same without the filter", "stable_reinforce", {**_STRESS, "outliers": "keep"}, against="stress"
-    ),
-    "stress_no_preclip": Arm(
-        "the same without the pre-clip", "stable_reinforce", {**_STRESS, "preclip": None}, against="stress"
     ),
     # Reward terms.
     "consistency": Arm("with the consistency reward", "stable_reinforce", consistency=True),

@@ -89,6 +89,7 @@ SERIES = {
     "preclip_frac": "loss/preclip_frac",
     "deleted_frac": "advantage/outlier_frac_negative",
 }
+OF_LATER_STEPS = ("clip_frac", "preclip_frac")  # 0 at the first step on rollouts: a record has the largest of their steps
 NOTHING: dict[str, Any] = {  # of a judge whose weights are not finite: right on nothing and invalid on all
     **dict.fromkeys(("accuracy", "greedy_accuracy", "swap_consistency", "flipped", "consistent", "length", "vote_15"), 0.0),
     **{"num_votes": 0, "invalid": 1.0, "position_bias": None, "answers": [], "unlike": 0.0},
@@ -107,16 +108,11 @@ class SeriesLog(FiniteWeights):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         logs = logs or {}
-        if not {"reward/accuracy", "value/explained_variance"} & logs.keys():  # a later step on the same rollouts
-            return
-        row = {key: logs.get(name) for key, name in SERIES.items()}
-        self.rows.append(
-            {
-                "tokens": self.num_tokens(),
-                "cpu_s": round(self.cpu_seconds(), 1),
-                **{key: rounded(value) for key, value in row.items()},
-            }
-        )
+        row = {key: rounded(logs.get(name)) for key, name in SERIES.items()}
+        if {"reward/accuracy", "value/explained_variance"} & logs.keys():
+            self.rows.append({"tokens": self.num_tokens(), "cpu_s": round(self.cpu_seconds(), 1), **row})
+        elif self.rows:  # a later step on the same rollouts
+            self.rows[-1] |= {key: max(self.rows[-1][key] or 0.0, row[key]) for key in OF_LATER_STEPS if row[key] is not None}
 
     def columns(self) -> dict[str, list[float | None]]:
         """Return the rows by name, without what no row has."""

@@ -10,20 +10,20 @@ from typing import Any
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.registry import VARIANTS, split_variant
 from rewardlab.benchmarks.report import write_reports
-from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
+from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.config.judge import JudgeConfig
 
 
-def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
+def run_benchmark(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     """Run a benchmark or a variant of one; return and raise what :func:`rewardlab.benchmarks.runner.run_bench` does."""
     name, variant, selected = split_variant(settings.benchmark)
     if not variant:
-        return run_bench(settings, out, spent=spent)
+        return run_bench(settings, out)
     module, _, function = VARIANTS[variant].run.partition(":")
     settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
-    result: tuple[Report, list[Row]] = getattr(import_module(module), function)(settings, out, selected, spent)
+    result: tuple[Report, list[Row]] = getattr(import_module(module), function)(settings, out, selected)
     return result
 
 

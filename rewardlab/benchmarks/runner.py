@@ -21,7 +21,6 @@ from rewardlab.benchmarks.passes import CONTROLS, UNLABELLED_PASS, VOTES_PASS, A
 from rewardlab.benchmarks.registry import benchmark_identity
 from rewardlab.benchmarks.replay import MISSING, Replay
 from rewardlab.benchmarks.report_model import (
-    NO_COST,
     BaselineScores,
     Confidence,
     Cost,
@@ -126,11 +125,10 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
     return open_model_judge(settings.judge, api_key=settings.api_key)
 
 
-def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
+def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     """Judge, score and write ``out/votes.jsonl`` and ``out/report.json``; returns the report and the rows judged.
 
-    An interrupted run continues from its log; a finished one is only scored again. ``spent`` is what other runs have spent of
-    its budget. Raises what the judge and loader raise.
+    An interrupted run continues from its log; a finished one is only scored again. Raises what the judge and loader raise.
     """
     benchmark = check_names(settings.benchmark, settings.controls, settings.judge)
     judge = open_any_judge(settings)
@@ -141,7 +139,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     rows, notes = load_rows(settings, judge)
     rows, tied, unlabelled = split_rows(rows, settings.data)
     extra = further_rows(rows, tied, unlabelled)
-    return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
+    return judge_rows(settings, benchmark, judge, rows, notes, out, extra=extra)
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,6 @@ def judge_rows(
     notes: list[str],
     out: Path,
     *,
-    spent: Cost = NO_COST,
     extra: Extra = NO_EXTRA,
 ) -> tuple[Report, list[Row]]:
     """Judge rows that are loaded, as :func:`run_bench` does; further passes have as many votes in as many orders."""
@@ -228,7 +225,7 @@ def judge_rows(
         )
         log_line(most_it_may_cost(settings, judge.num_turns * num_orders * (num_votes + len(settings.controls))))
     with PassLog(out, identity.to_dict() | dict(extra.identity)) as log:
-        gate = BudgetGate(settings, log.spending.plus(spent), judge.num_turns) if settings.budget != NO_BUDGET else None
+        gate = BudgetGate(settings, log.spending, judge.num_turns) if settings.budget != NO_BUDGET else None
         others: dict[str, Sequence[Judgment]] = {}
         for name, some in further.items():
             stop_error = query.stop_error if name == UNLABELLED_PASS else None
@@ -350,6 +347,7 @@ class BudgetGate:
     """
 
     def __init__(self, settings: BenchSettings, spending: Spending, num_turns: int) -> None:
+        spending = spending.plus(settings.spent)
         usage = Usage(
             spending.requests, spending.prompt, spending.completion, spending.cached, spending.usd(settings.prices), 0
         )

@@ -11,6 +11,7 @@ from rewardlab.benchmarks.base import Benchmark
 from rewardlab.benchmarks.passes import CONTROLS
 from rewardlab.benchmarks.prepare import prepared_data
 from rewardlab.benchmarks.registry import VARIANTS, find_benchmark, split_variant
+from rewardlab.benchmarks.report_model import NO_COST, Cost
 from rewardlab.benchmarks.requirements import Requirement
 from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
@@ -45,6 +46,7 @@ class BenchSettings:
     max_failed: float = MAX_FAILED  # fraction of votes that may fail at the endpoint before the report is marked as failed
     prices: Prices = NO_PRICES
     budget: Budget = NO_BUDGET  # of an openai: judge, controls included
+    spent: Cost = NO_COST  # of the budget, by other runs
     cluster: str | None = None
     allow_columns: tuple[str, ...] = ()
     allow_without_images: bool = False

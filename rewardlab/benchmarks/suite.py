@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     reports: dict[str, Report] = {}
     for name, entry in entries.items():
         spent = sum_costs([cost for other, cost in costs.items() if other != name])
-        reports[name], rows = run_benchmark(entry, out / name, spent=spent)
+        reports[name], rows = run_benchmark(replace(entry, spent=spent), out / name)
         costs[name] = reports[name].cost or NO_COST
         write_reports(reports[name], rows, out / name)
     text = suite_markdown(suite.title, reports)

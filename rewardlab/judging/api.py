@@ -366,6 +366,7 @@ class SyncJudge:
         responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
+        criteria: Sequence[Any] = (),
         plan: str = "adaptive",
         budget: int | None = None,
         votes: int | None = None,
@@ -373,7 +374,7 @@ class SyncJudge:
     ) -> Ranking:
         """Return the ranking of two or more responses: ``best`` is the index of the best one, None where several share the
         first place. ``plan`` says which are compared (:mod:`rewardlab.judging.ranking`), ``budget`` how many at most."""
-        group = self._group(question, responses, images)
+        group = self._group(question, responses, images, criteria)
         judge = _Answering(self.engine)
         [game] = play_many(judge, [group], plan=plan, budget=budget, num_votes=self._num_votes(votes), seed=seed)
         return game.ranking

@@ -195,5 +195,5 @@ def test_a_first_request_counts_what_others_spent(data: Path, tmp_path: Path) ->
     server, limit = ChatServer(usage=USAGE), Budget(usd=None, tokens=10_000)
     settings: dict[str, Any] = {"controls": (), "budget": limit, "max_tokens": 16}
     with chat_server(server) as url, pytest.raises(EndpointError, match="the budget is spent: 0 of 40 votes"):
-        run_bench(bench_settings("pairs", data, f"openai:m@{url}", **settings), tmp_path / "out", spent=Cost(100, 9_000, 1_000))
+        run_bench(bench_settings("pairs", data, f"openai:m@{url}", spent=Cost(100, 9_000, 1_000), **settings), tmp_path / "out")
     assert server.bodies == []

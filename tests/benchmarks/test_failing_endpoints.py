@@ -208,6 +208,7 @@ def prompts_file(tmp_path: Path) -> Path:
     return tmp_path / "prompts.jsonl"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "command", [("rank", "--plan", "knockout"), ("bench", "run", "rewardbench2:choice", "--data")], ids=lambda c: c[0]
 )

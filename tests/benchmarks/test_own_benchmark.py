@@ -28,6 +28,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "rows.jsonl"
 
 
+@pytest.mark.slow
 def test_a_file_by_its_path(data: Path, tmp_path: Path) -> None:
     """The benchmark runs, is reported under its own name, and its groups are compared with its published sizes."""
     command = ["bench", "run", str(EXAMPLE), "--data", str(data), "--judge", "baseline:longest", "--out"]

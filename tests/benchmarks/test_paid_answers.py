@@ -69,6 +69,7 @@ def refuse_from(number: int) -> Any:
     return lambda body, at: (401, "the key has expired") if at > number else None
 
 
+@pytest.mark.nightly
 def test_votes_in_turns(data: Path, tmp_path: Path) -> None:
     """Of --stop-error: the same votes as of a run that nothing broke off, also where single ones failed before."""
     server, how = ChatServer(by_seed=True), {"votes": 8, "stop_error": 0.05}
@@ -152,6 +153,7 @@ def numbers(count: int) -> list[PreferencePair]:
     return [PreferencePair(f"p{n}", QUESTION, (f"I say {n}.", f"I say {n + 1}."), 1) for n in range(count)]
 
 
+@pytest.mark.nightly
 def test_a_served_judge_that_begins_to_refuse(tmp_path: Path) -> None:
     """All pairs that it has judged until then are there; each costs one request, with all its votes. Beside another member that
     goes on answering, its answers as well."""
@@ -225,6 +227,7 @@ def test_members_of_every_kind_answer_as_in_one_call() -> None:
                 assert tuple(came[n][place] for place in range(len(came[n]))) == judgment.votes
 
 
+@pytest.mark.nightly
 def test_a_ranking_whose_endpoint_begins_to_refuse(tmp_path: Path) -> None:
     """In the middle of a round: what was answered of it is there, and of a match that lacks a vote that vote alone is asked."""
     rows = [{"question": f"Q{n}", "responses": ["a", "b", "c", "d"]} for n in range(8)]

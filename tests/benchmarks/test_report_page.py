@@ -233,6 +233,7 @@ def with_every_row(report: Report) -> Report:
     )
 
 
+@pytest.mark.nightly
 def test_no_row_makes_the_page_narrow(run: tuple[Path, list[Any]]) -> None:
     """With every optional row, open or not: the page does not scroll sideways and breaks no word of up to 12 characters."""
     out, rows = run

@@ -294,6 +294,7 @@ def test_failures_of_every_pass_count(pairs_file: Path, tmp_path: Path, monkeypa
     assert any("failed at the endpoint" in note for note in report.notes)
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in the log is not asked again; another number of pairs is another run."""
     model = Truthful(read_pairs(pairs_file))

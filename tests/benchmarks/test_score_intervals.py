@@ -44,7 +44,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_intervals_are_those_of_resampled_prompts() -> None:
     """Macro, swap consistency, leans and invalid rate, over 250 prompts drawn anew 400 times."""
     rows, items, longer = bench(250, 0)

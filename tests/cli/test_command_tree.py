@@ -61,6 +61,7 @@ def test_resumable_commands_exist_and_say_so() -> None:
         assert re.search(r"same command|an interrupted \w+ continues", words), name
 
 
+@pytest.mark.slow
 def test_help_of_the_demo_and_of_templates() -> None:
     """What `demo` does by itself, in its help and in the list of commands; which template an endpoint gets."""
     for arguments in (("demo", "--help"), ("--help",)):

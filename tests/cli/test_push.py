@@ -128,7 +128,7 @@ def test_pairs_arrive_whole(push: Push, hub: HubServer, tmp_path: Path) -> None:
     assert read_pairs(tmp_path / "back.parquet") == pairs(3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_only_what_pushes_leave_is_deleted(push: Push, hub: HubServer, fake_checkpoint: Path, tmp_path: Path) -> None:
     """A person's files stay, in folders and beside the shards; what goes is named, by a dry run too. One commit each time."""
     list(write_shards(pairs(), tmp_path / "set", rows_per_shard=2))
@@ -174,7 +174,7 @@ def test_splits_load_as_splits(form: str, push: Push, hub: HubServer, tmp_path: 
     assert 'split="test"' in hub.repos["datasets/me/pairs"].files["README.md"].decode()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Path) -> None:
     """A library's empty card is replaced; a text written on the hub is kept, said, and replaced only on demand; two different
     texts are not chosen between."""

@@ -214,6 +214,7 @@ def _template(n: int) -> PreferencePair:
     return PreferencePair(f"p{n}", question, (f"{LONG} {n % 3 // 2}", f"{LONG[9:]} {n % 2}"), n % 2)
 
 
+@pytest.mark.slow
 def test_pairs_of_one_template_are_not_compared_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions that differ in a number, and pictures of one question: few are compared, and the same are found."""
     noise = np.random.default_rng(0).integers(0, 256, (150, 8, 8, 3), dtype=np.uint8)

@@ -212,6 +212,7 @@ def test_texts() -> None:
     assert TextIndex([], LIMITS).find(text) == {}
 
 
+@pytest.mark.nightly
 def test_candidates_are_as_by_comparing_all() -> None:
     """Among 300 texts that share words by chance and by copying: what the index finds is what brute force finds."""
     dice = np.random.default_rng(0)

@@ -416,6 +416,7 @@ def test_a_least_reward_that_is_none(tmp_path: Path, value: str) -> None:
     assert (done.returncode, "least_reward: " in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_teacher_is_not_asked_of_what_could_not_be_compared(tmp_path: Path) -> None:
     """Of a log even where any pay is enough: such an answer becomes no negative, whatever the teacher says."""
     write_parquet([replace(pair, images=()) for pair in PAIRS], tmp_path / "pairs.parquet")

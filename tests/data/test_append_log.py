@@ -29,6 +29,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_rows_survive_kill_9(tmp_path: Path) -> None:
     """Three writers killed in full swing: every row that was reported written is there, in order, whole."""
     path, reported = tmp_path / "log.jsonl", -1

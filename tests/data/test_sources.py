@@ -169,7 +169,7 @@ print(json.dumps(status))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hub_dataset_is_streamed(hub: tuple[HubServer, dict[str, str]], mapping: Path, tmp_path: Path) -> None:
     """Over HTTP: all splits, one split, another config; download=true gives the same; an unknown config is one sentence."""
 

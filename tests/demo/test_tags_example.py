@@ -33,6 +33,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[PreferencePair]:
     return list(read_pairs(write_rows(tmp_path_factory.mktemp("tags"), "train", 120, seed=3)))
 
 
+@pytest.mark.slow
 def test_a_right_title_is_of_all_clips_and_a_wrong_one_is_not(pairs: list[PreferencePair]) -> None:
     titles = [pair for pair in pairs if pair.category == "title"]
     assert len(titles) > 30
@@ -67,7 +68,7 @@ def _guesses() -> list[Callable[[PreferencePair], int]]:
     return [lambda pair: 0, longer, lambda pair: int(pair.responses[1] < pair.responses[0])]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
     """As printed, for two steps: the bundled judge learns from rows with six pictures, and its benchmark reads them."""
     from rewardlab.cli import main

@@ -164,6 +164,7 @@ def test_the_pairs_own_judgments(pairs: list[PreferencePair], judge_of: Any, tmp
         label_steps(pairs, config, judge_of(), tmp_path / "none")
 
 
+@pytest.mark.nightly
 def test_a_real_judge(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """An untrained model has no footing anywhere; what it writes without a verdict is counted and right of nothing."""
     sampler = HFSampler(*load_model(str(tiny_checkpoint), device="cpu"))

@@ -29,7 +29,7 @@ def test_a_step_of_one_layer(model: str, autocast: bool, checkpointing: bool) ->
 @pytest.mark.parametrize(
     ("model", "case"),
     [
-        ("Qwen/Qwen3-VL-8B-Instruct", Case(True, True, 2, 4096, 0, lora=True)),
+        pytest.param("Qwen/Qwen3-VL-8B-Instruct", Case(True, True, 2, 4096, 0, lora=True), marks=pytest.mark.nightly),
         ("Qwen/Qwen3-VL-8B-Instruct", Case(False, True, 2, 4096, 0, processes=4)),
         pytest.param("Qwen/Qwen3-VL-30B-A3B-Instruct", Case(True, True, 2, 4096, 0, lora=True), marks=pytest.mark.nightly),
         pytest.param("Qwen/Qwen3-VL-30B-A3B-Instruct", Case(True, False, 2, 4096, 0, lora=True), marks=pytest.mark.nightly),

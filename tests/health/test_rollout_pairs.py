@@ -132,7 +132,7 @@ def test_a_picture_that_cannot_be_read_hides_its_own_pair_alone(tmp_path: Path) 
     assert "Question &lt;b&gt;1&lt;/b&gt;?" in page
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pictures_are_bounded(tmp_path: Path) -> None:
     """Forty steps of eight pairs of six images, all noise: pairs of the newest steps have pictures, at most four each, and each
     picture is there once. What is left out is counted, and the page is no larger than so many pictures of noise."""

@@ -209,6 +209,7 @@ def test_slime(url: str, impatient: None, monkeypatch: pytest.MonkeyPatch) -> No
         asyncio.run(slime.judge_group(None, group("down")))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:cohere")
 def test_cohere(url: str) -> None:
     """Its package's own rerank, old and new; one document alone is the first, compared with nothing."""

@@ -65,6 +65,7 @@ def test_the_verdict_follows_the_weights(asked: SyncJudge) -> None:
 def test_groups_have_a_reward_by_each_criterion(asked: SyncJudge, server: str) -> None:
     group = [*RESPONSES, "I say 2."]
     assert asked.rewards(QUESTION, group, criteria=REVERSED) == [-1, 1, 0]
+    assert [asked.rank(QUESTION, group, criteria=some).best for some in (CRITERIA, REVERSED)] == [0, 1]
     body = {"question": QUESTION, "responses": group, "criteria": CRITERIA}
     answer = httpx.post(f"{server}/v1/rewards", json=body).raise_for_status().json()
     assert answer["rewards"] == [1, -1, 0]

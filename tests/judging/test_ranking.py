@@ -108,7 +108,7 @@ def test_a_budget_is_kept(plan: str, least: int) -> None:
         next(PLANS[plan](1, None))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_budget_buys_more_than_a_knockout() -> None:
     """Strengths with a spread of one logit, eight responses, 400 trials: with matches to spare the fit names the best one more
     often than a knockout, which cannot use them."""

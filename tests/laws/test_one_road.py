@@ -179,6 +179,7 @@ def test_an_array_is_the_picture_it_was_made_of() -> None:
         assert load_image(np.array(image)) == load_image(image)
 
 
+@pytest.mark.slow
 def test_every_place_that_decodes_is_a_door_or_behind_one() -> None:
     """A new way to pixels is in the table above, or fails here."""
     found = set()

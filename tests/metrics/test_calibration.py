@@ -157,6 +157,7 @@ def test_the_basic_interval_of_a_mean_is_the_percentile_one_mirrored() -> None:
     assert basic_interval(lambda i: float(values[i].mean()), 400, least=0.29)[0] == 0.29
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_calibration_error_covers() -> None:
     """Probabilities twice as far from 1/2 as they should be: true error 1/8; the interval holds it in about 95 % of samples."""
     rng, hits = np.random.default_rng(0), 0

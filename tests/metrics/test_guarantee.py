@@ -84,6 +84,7 @@ def test_levels_are_checked() -> None:
             certified_threshold([0.9], [True], **levels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0.3, 0.6])
 def test_the_error_is_kept_in_nine_label_sets_of_ten(cut: float) -> None:
     """Verdicts beyond a fraction of the surest are wrong in one of seven, the surer ones in one of twenty-five: most

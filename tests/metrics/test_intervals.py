@@ -169,6 +169,7 @@ def test_macro_of_equal_groups_is_the_mean_and_shared_prompts_widen_it() -> None
     assert all(map(math.isnan, macro_interval([], [])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[60] * 3 + [1] * 43, [50, 50] + [2] * 18, [40] + [2] * 9], ids=len)
 def test_a_few_prompts_with_most_of_the_pairs(sizes: list[int]) -> None:
     """They are as few draws as they are large: by the number of prompts alone 84 to 91 % of the intervals held the truth."""
@@ -193,6 +194,7 @@ def test_macro_of_one_group_is_its_mean_however_little_it_varies() -> None:
     assert macro_interval(scores, ["a"] * 30) == pytest.approx(mean_interval(scores), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_macro_of_thousands_of_groups_is_small_in_memory() -> None:
     """2,000 groups by 20,000 prompts would be 320 MB, as a table of both; only pairs that are there are kept."""
     dice = np.random.default_rng(0)

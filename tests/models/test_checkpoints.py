@@ -195,6 +195,7 @@ def test_what_a_number_depends_on() -> None:
     assert commit() == f"v{rewardlab.__version__}" or len(commit().removesuffix("+dirty")) == 40
 
 
+@pytest.mark.slow
 def test_the_commit_of_an_installed_package(tmp_path: Path) -> None:
     """Copied into an environment that lies within a checkout of something else: the version, and what pip recorded of it; never
     the commit of the other."""

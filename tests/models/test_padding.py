@@ -23,6 +23,7 @@ def test_every_row_is_read_once_within_the_limits(widths: list[int], rows: int, 
     assert len(PassLimits(rows).cut(widths)) == -(-len(widths) // rows)  # on every process the same, whatever their widths
 
 
+@pytest.mark.slow
 @given(WIDTHS, st.integers(1, 200), st.data())
 def test_all_processes_have_as_many_passes(widths: list[int], positions: int, data: st.DataObject) -> None:
     alone = len(PassLimits(positions=positions).cut(widths))

@@ -520,6 +520,7 @@ def test_no_dropout_between_sampling_and_training(tiny_checkpoint: Path, demo_pa
     assert any(isinstance(module, torch.nn.Dropout) for module in trainer.model.modules())
 
 
+@pytest.mark.nightly
 def test_accumulation_changes_nothing(make_trainer: Any) -> None:
     """Two micro-batches of two rollouts give the weights of one of four."""
     trained = []

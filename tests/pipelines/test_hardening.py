@@ -48,7 +48,7 @@ POLICY_ANSWERS = {"questions": 100, "wrong": 0, "unknown": 0, "paid": 0, "reward
 ROUND = ["policy", "data", "data", "data", "data", "rl", "bench", "bench"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_round(demo_pairs: Any, tmp_path: Path) -> None:
     """Real commands on a real judge: stopped before the third, the same call runs what is left, and nothing twice. The moved

@@ -29,6 +29,7 @@ def python(base: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=base, timeout=120)
 
 
+@pytest.mark.slow
 def test_the_base_is_small() -> None:
     """The hook hides what makes an install heavy, and nothing of the base."""
     hidden = hidden_modules()

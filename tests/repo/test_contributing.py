@@ -155,6 +155,7 @@ def test_an_estimator(folder: Path) -> None:
         run(folder, "-c", KL_PROGRAM)
 
 
+@pytest.mark.nightly
 def test_a_benchmark(folder: Path) -> None:
     """The package lists and loads it."""
     follow(folder, BENCHMARK, "a benchmark")

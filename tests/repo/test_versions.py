@@ -134,6 +134,7 @@ def imported_by(path: Path) -> set[str]:
     return modules
 
 
+@pytest.mark.slow
 def test_an_extra_brings_what_its_commands_import() -> None:
     """What distillation, training and the doctor import as they are loaded comes with ``train``; Ray has its own extra."""
     owners, there = metadata.packages_distributions(), packages_of("train") | {"rewardlab", "ray"}

@@ -157,6 +157,7 @@ def test_a_run_that_is_too_short_for_signs() -> None:
     assert f"The watchdog reported no sign. {sentence}" in page_of(rows[:7], too_early=sentence)
 
 
+@pytest.mark.nightly
 def test_a_page_does_not_grow_with_the_steps() -> None:
     """Twenty metrics of 20,000 steps, many of them no number: about as large as of 2,000."""
     dice = random.Random(0)

@@ -110,6 +110,7 @@ def test_a_program_reaches_nothing(verifier: CodeVerifier, tmp_path: Path) -> No
     assert verifier.compare(Problem(Domain.CODE, "", '[["", "out"]]', Contract.ANSWER), "print('out')").score == 1
 
 
+@pytest.mark.nightly
 def test_the_time_is_for_all_tests_together(verifier: CodeVerifier) -> None:
     """Many slow cases take no longer than one: a program cannot hold a run for a hundred times its limit."""
     slow = Problem(Domain.CODE, "", "[" + ", ".join(['["", "1"]'] * 50) + "]", Contract.ANSWER)

@@ -179,6 +179,7 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
         open_model_judge("openai:m@http://127.0.0.1:9/v1", cache=tmp_path)
 
 
+@pytest.mark.nightly
 def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench run`, `suite` and `rank`, by option and by the environment; of a panel each endpoint's answers."""
     server = ChatServer(by_seed=True)

@@ -247,7 +247,7 @@ def rate_on_page(page: Any, *, by_key: bool = False) -> None:
     expect(page.locator("#count")).not_to_have_text(before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_raters_at_once(chromium: Any, tmp_path: Path) -> None:
     """On a desk by keys and on a phone by touch: a reason, undo, a tie, and a lost connection, which loses no rating."""
     write_parquet((pair_of(number, images=(RED,)) for number in range(7)), tmp_path / "pairs.parquet")
@@ -313,7 +313,7 @@ def label_process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Pope
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kill_loses_nothing(tmp_path: Path) -> None:
     """After kill -9 every answered rating is there; the same links work, and SIGTERM exports all."""
     write_parquet(map(pair_of, range(12)), tmp_path / "pairs.parquet")

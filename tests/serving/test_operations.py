@@ -267,6 +267,7 @@ def test_pages_cannot_be_framed(http: httpx.Client) -> None:
         assert "Access-Control-Allow-Origin" not in headers
 
 
+@pytest.mark.slow
 def test_docs_need_no_other_machine(http: httpx.Client) -> None:
     """All that the page of the routes is made of comes from the server, also for those who have no key yet."""
     page = http.get("/docs").text

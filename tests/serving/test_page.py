@@ -449,7 +449,7 @@ def test_errors_are_sentences(chromium: Any, url: str, tmp_path: Path) -> None:
         expect(page.locator("#headline")).to_have_text("Not judged")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_that_dies(chromium: Any, tmp_path: Path) -> None:
     """The badge and a sentence say what happens; when the engine is back, the judgment can be made."""
     sampler, starts = ProcessSampler(partial(held_sampler, tmp_path), timeout_s=5.0), tmp_path / "starts"

@@ -77,7 +77,7 @@ def in_thread(app: Any, *, port: int = 0, **options: Any) -> Iterator[tuple[int,
     thread.join(10)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_with_settings_of_three_kinds(tmp_path: Path) -> None:
     """What the command line says counts before a variable, and that before the file; all that it logs is JSON."""
     (tmp_path / "keys").write_text("secret name=anna\n")
@@ -298,7 +298,7 @@ def test_what_is_left_is_told() -> None:
         gate.set()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
     """Its uploads too: the server is killed while it asks, another one takes the port, and the answer comes."""
     (tmp_path / "answers").touch()

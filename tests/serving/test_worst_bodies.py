@@ -90,7 +90,7 @@ def test_large_bodies_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     assert all(most)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_largest_group_from_the_cache_leaves_turns_to_others() -> None:
     """None of the steps after the comparisons takes a quarter of its CPU seconds."""
     body = {"question": "Which?", "responses": [f"{n} is red" for n in range(LIMITS.responses)]}

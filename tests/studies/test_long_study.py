@@ -205,15 +205,16 @@ def test_claims_by_hand() -> None:
         "| RL shortens judgments (by 15 %) | `stable_reinforce`, `before` | 2.00 [2.00, 2.00] times the tokens | 3 | reversed |"
         in text
     )
-    assert "7 claims are measured (no value: 4, reversed: 2, holds: 1), 66 are not yet." in text
+    assert "7 claims are measured (no value: 4, reversed: 2, holds: 1), 67 are not yet." in text
     assert "| DAPO | DAPO is better than GRPO | `dapo`, `grpo` |\n" in text.partition("Not measured yet:")[2]
     assert len({claim.text + claim.arm for claim in CLAIMS}) == len(CLAIMS)
 
 
 def test_every_arm_has_a_claim() -> None:
-    from eval.studies.claims import CLAIMS, LONG, POLICY
+    from eval.studies.claims import CLAIMS, LONG, POLICY, STABILITY
     from eval.studies.policy import ARMS as POLICIES
+    from eval.studies.stability import ARMS as STABILITIES
 
-    known = {LONG: ARMS.keys() | {""}, POLICY: POLICIES.keys() | {""}}
+    known = {LONG: ARMS.keys() | {""}, POLICY: POLICIES.keys() | {""}, STABILITY: STABILITIES.keys()}
     assert all({claim.arm, claim.against} <= known[claim.study] for claim in CLAIMS)
     assert {name for claim in CLAIMS if claim.study == LONG for name in (claim.arm, claim.against)} == known[LONG]

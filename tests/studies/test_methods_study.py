@@ -12,7 +12,7 @@ import pytest
 
 from eval.studies.method_evaluation import LocalChecker, revision_of, scores_of
 from eval.studies.method_report import markdown, summarize, write_tables
-from eval.studies.method_trials import AtBudgets
+from eval.studies.method_trials import AtBudgets, SeriesLog
 from eval.studies.methods import (
     ARMS,
     FITTED,
@@ -235,3 +235,18 @@ def test_the_report_pairs_by_seed(tmp_path: Path) -> None:
     assert "| PAG, last judgment | 300,000 | 70.0 [70.0, 70.0] | 75.0" in text
     assert all((tmp_path / name).stat().st_size > 5000 for name in ("methods.png", "methods_curves.png"))
     assert markdown(json.loads(path.with_suffix(".json").read_text())) == text
+
+
+def test_a_record_keeps_the_largest_fractions_of_a_batchs_steps() -> None:
+    """At the first step on rollouts no ratio has left 1."""
+    log = SeriesLog()
+    for n, clipped in enumerate((0.0, 0.3, 0.2, 0.0)):
+        rewarded = {"reward/accuracy": 0.5, "loss/preclip_frac": 0.0} if n in (0, 3) else {}
+        log.on_log(None, None, None, logs=rewarded | {"loss/clip_frac": clipped, "entropy": float(n)})
+    columns = log.columns()
+    assert {key: columns[key] for key in ("right", "entropy", "clip_frac", "preclip_frac")} == {
+        "right": [0.5, 0.5],
+        "entropy": [0.0, 3.0],
+        "clip_frac": [0.3, 0.0],
+        "preclip_frac": [0.0, 0.0],
+    }

@@ -160,6 +160,7 @@ def test_value_pretraining(hard: list[Any], tiny_checkpoint: Path, tmp_path: Pat
     assert closed == ["value", "run"]  # two engines at once would not fit
 
 
+@pytest.mark.nightly
 def test_a_critic_below_the_minimum_ends_the_run(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Before the policy has moved; begun again it is refused; who only wants to be warned goes on, and trains it no more."""
     changes = {"value_pretrain_steps": 4, "value_learning_rate": 1e-9, "health": {"policy": "stop"}}

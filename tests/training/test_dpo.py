@@ -257,6 +257,7 @@ def test_a_judge_learns_to_prefer(
     assert read_card(final)["stage"] == "dpo"
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_killed_ends_as_one_that_was_not(
     tiny_checkpoint: Path, pairs: list[PreferencePair], judgments: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path
     assert gaps(tmp_path / "stale")[-1] > 0.1
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -185,7 +185,7 @@ def test_set(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("stage", ["sft", "rl"])
+@pytest.mark.parametrize("stage", ["sft", pytest.param("rl", marks=pytest.mark.nightly)])
 def test_training_is_untouched(stage: str, finished_run: Path, test_set: Path, tmp_path: Path) -> None:
     """With evaluations between its steps a run logs and ends with the very same numbers: dropout, draws and rollouts."""
     model = finished_run / "rl" / "final"
@@ -278,6 +278,7 @@ def scripted_run(
         scaled_runs.run("sft", checkpoint, out, evaluation=evaluation, **changes)
 
 
+@pytest.mark.nightly
 def test_the_best_survives_a_kill(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Best at step 3, killed there, one step after a checkpoint that knows step 1 as the best: the resumed run forgets step 3
     until it comes to it again, and ends as a run that nobody killed."""

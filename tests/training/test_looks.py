@@ -319,6 +319,7 @@ def test_a_prompt_without_an_image_among_others(tiny_checkpoint: Path) -> None:
     assert first.forced == ((len(looking), len(first.tokens) - 1),)
 
 
+@pytest.mark.nightly
 def test_a_run(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Fine-tuned, judging and rewarded. The trainer's log-probs of all trained tokens are the sampler's: both read the parts
     that were looked at, at the same places."""

@@ -61,6 +61,7 @@ def judge(tiny_checkpoint: Path, judged: list[PreferencePair], tmp_path_factory:
     return train_sft(judged, SFTConfig(model=str(base), template="plain", learning_rate=1e-2, **STEPS), out / "sft")
 
 
+@pytest.mark.nightly
 def test_training_goes_on_where_the_prompt_ends(judge: Path, judged: list[PreferencePair]) -> None:
     """The text that is trained on is the rendered prompt and what is sampled after it, character by character."""
     processor = load_processor(str(judge))

@@ -365,6 +365,7 @@ def test_other_categories_are_another_run() -> None:
     assert policy_module._rules_of([number]) != policy_module._rules_of([replace(number, category="number")])
 
 
+@pytest.mark.nightly
 def test_endless_programs_do_not_hold_the_others() -> None:
     code = PreferencePair(
         "c", "Add one.", ("```\nprint(int(input()) + 1)\n```", "no"), 0, category="code", truth='[["4", "5"]]'

@@ -174,7 +174,7 @@ MIXED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["sft", "vc_ppo", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("lora", "rl"))])
+@pytest.mark.parametrize("name", ["sft", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("lora", "rl", "vc_ppo"))])
 def test_mixed_precision_as_on_a_gpu(name: str, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training under autocast, on a CPU: matrix products are of bfloat16, what learns is float32, and the first step is that
     of float32 up to rounding."""

@@ -132,6 +132,7 @@ def test_a_run(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Pat
     assert (final / HEAD).exists()
 
 
+@pytest.mark.nightly
 def test_a_killed_run_ends_alike(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
     """Resumed from its checkpoint, with the weights of a run that was not interrupted: those of the language model and the
     head."""

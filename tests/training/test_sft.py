@@ -114,6 +114,7 @@ def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
     assert loss.item() == pytest.approx(-torch.stack(logprobs).mean().item(), abs=1e-4)
 
 
+@pytest.mark.nightly
 def test_a_classifier_learns_its_labels(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """The better response says so: after 60 steps the judge that the folder opens is sure of it, in both orders, without a
     teacher's judgment in the data."""

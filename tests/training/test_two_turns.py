@@ -174,6 +174,7 @@ def test_who_else_needs_one_turn(tmp_path: Path) -> None:
         open_generative_judge("verify:openai:m@http://localhost", template="checklist_turns")
 
 
+@pytest.mark.nightly
 def test_a_run(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
     """Fine-tuned, judging and rewarded: a tiny model has learnt both turns, though not which response is right, and RL reads
     them. The trainer's log-probs of all trained tokens are the sampler's: both read the inserted turn."""

@@ -271,6 +271,7 @@ def test_a_run_that_was_ended_is_not_gone_on_with(
     assert (tmp_path / "run" / "final").exists()
 
 
+@pytest.mark.nightly
 def test_what_was_seen_before_a_kill_counts(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sign that held at the last log before the checkpoint, and at the first after it, held twice."""
     collapsing(monkeypatch, 2, 9)
@@ -297,6 +298,7 @@ def test_going_back_needs_something_to_go_back_to() -> None:
         RLConfig(health={"policy": "roll_back"}, rollout_batch_size=256, batch_size=16, save_steps=64)
 
 
+@pytest.mark.nightly
 def test_not_for_ever(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collapsing(monkeypatch, 3, 9)
     health = {"patience": 1, "policy": "roll_back", "max_rollbacks": 1}
@@ -321,6 +323,7 @@ def test_a_loss_that_is_no_number(tiny_checkpoint: Path, tmp_path: Path, monkeyp
     assert (last["step"], last["loss"]) == (2, "nan")
 
 
+@pytest.mark.nightly
 def test_a_fit_of_a_value_model_is_taken_back(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of its fourth step is no number: half the rate from the checkpoint before it on, and a finished run."""
     compute, seen = BradleyTerryTrainer.compute_loss, list[tuple[int, float]]()

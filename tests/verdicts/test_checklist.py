@@ -72,6 +72,7 @@ def test_checks_are_read_as_they_are_written(checks: tuple[ClaimCheck, ...]) -> 
         assert (verdict.choice, verdict.status) == ((name, VerdictStatus.OK) if choice is name else (None, expected))
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from("Checks:Verifcaton12. \ntrue[]x")), st.lists(CHECK, max_size=3).map(tuple))
 def test_no_text_breaks_the_reader(noise: str, checks: tuple[ClaimCheck, ...]) -> None:
     for text in (noise, write_checks(checks) + noise, noise + write_checks(checks)):

@@ -129,6 +129,7 @@ def test_exchanging_the_responses_exchanges_the_outcome(cast: list[int | None], 
     assert stop_early(pool(*cast), min(1.0, error * 2)).num_votes <= one.num_votes
 
 
+@pytest.mark.slow
 def test_the_error_is_what_was_asked_for() -> None:
     """Where shares are uniform, the model's own assumption, at most the error stops on the side that 16 votes reject."""
     dice, wrong, taken = random.Random(0), 0, 0

@@ -347,6 +347,7 @@ def test_what_is_thought_is_not_said(text: str, choice: Choice) -> None:
         assert parse_verdict(f"{said}<think>{text}", name).choice is None
 
 
+@pytest.mark.slow
 def test_every_plane_of_unicode() -> None:
     """One character of every block of 256, alone and around a verdict."""
     for code in range(0, 0x110000, 256):
@@ -356,6 +357,7 @@ def test_every_plane_of_unicode() -> None:
             parse_verdict(f"{sign}{format_verdict(FIRST, sign, name)}", name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_a_megabyte_is_read_in_linear_time(name: str) -> None:
     """Repetitions that make a careless pattern quadratic: a megabyte of each in seconds, where squares would take hours."""

@@ -42,6 +42,7 @@ def test_orderings_are_read_as_they_are_written(scores: list[int], why: str) -> 
     )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(LIST_FORMATS), st.integers(1, 26), st.text(max_size=200) | st.text("[]ABC >=1234567890.\n"))
 def test_any_text_is_read_or_not(name: str, num: int, text: str) -> None:
     """No text breaks a reader; what is read is one score for each response, within its range."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import OFFICIAL, Benchmark, Row
-from rewardlab.benchmarks.report_model import NO_COST, Cost, ListwiseScores, Report
+from rewardlab.benchmarks.report_model import ListwiseScores, Report
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts, load_rewardbench2
 from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows
@@ -122,18 +122,18 @@ def _outcome(is_right: bool) -> Choice:
     return Choice.FIRST if is_right else Choice.SECOND
 
 
-def run_choice(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+def run_choice(settings: BenchSettings, out: Path, selected: Sequence[str]) -> tuple[Report, list[Row]]:
     """Run RewardBench 2 by the best of four answers."""
-    return run_listwise(settings, out, protocol="choice", selected=selected, spent=spent)
+    return run_listwise(settings, out, protocol="choice", selected=selected)
 
 
-def run_ratings(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+def run_ratings(settings: BenchSettings, out: Path, selected: Sequence[str]) -> tuple[Report, list[Row]]:
     """Run RewardBench 2 by a rating of each answer."""
-    return run_listwise(settings, out, protocol="ratings", selected=selected, spent=spent)
+    return run_listwise(settings, out, protocol="ratings", selected=selected)
 
 
 def run_listwise(
-    settings: BenchSettings, out: Path, *, protocol: str, selected: Sequence[str] = (), spent: Cost = NO_COST
+    settings: BenchSettings, out: Path, *, protocol: str, selected: Sequence[str] = ()
 ) -> tuple[Report, list[Row]]:
     """Judge the prompts of RewardBench 2 by a protocol, one answer to each request; a killed run continues.
 
@@ -198,7 +198,6 @@ def run_listwise(
         rows,
         [],
         out,
-        spent=spent,
         extra=Extra(
             passes={} if protocol == "choice" else {ANSWERS: request_rows},
             identity={"benchmark": f"rewardbench2:{protocol}"},

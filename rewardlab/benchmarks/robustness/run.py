@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
-from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
+from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.robustness.text import attack_faults
 from rewardlab.benchmarks.rows import load_rows, split_rows
@@ -205,13 +205,13 @@ MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 NUM_ATTACKED = 100  # pairs of a run under attack, unless the limit says otherwise
 
 
-def run_attacked(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+def run_attacked(settings: BenchSettings, out: Path, selected: Sequence[str]) -> tuple[Report, list[Row]]:
     """Run a benchmark's pairs under the ``selected`` attacks, none for all."""
-    return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, attacks=selected, spent=spent)
+    return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, attacks=selected)
 
 
 def run_robustness(
-    settings: BenchSettings, out: Path, *, num_pairs: int, attacks: Sequence[str] = (), spent: Cost = NO_COST
+    settings: BenchSettings, out: Path, *, num_pairs: int, attacks: Sequence[str] = ()
 ) -> tuple[Report, list[Row]]:
     """Judge ``num_pairs`` pairs of a benchmark, drawn by the seed, and what each family makes of them, in both orders.
 
@@ -271,7 +271,6 @@ def run_robustness(
         _rows(labelled, clusters, 0),
         notes,
         out,
-        spent=spent,
         extra=Extra(
             passes={CLEAN: rows, UNLABELLED: _rows(unlabelled, clusters, len(labelled))},
             identity={
