@@ -68,11 +68,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What was compiled is kept: for the next run, and for the processes that tests start.
-export PYTHONDONTWRITEBYTECODE :=
-
 # Two processes, whole files each, so that what a file prepares is prepared once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# What was compiled is kept: for the next run, and for the processes that tests start.
+check test nightly: export PYTHONDONTWRITEBYTECODE :=
 
 check: lint
 	$(PYTEST) -m "not slow"

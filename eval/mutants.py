@@ -92,7 +92,7 @@ CONFIG = """
 source_paths = ["rewardlab"]
 only_mutate = ["rewardlab/{module}.py"]
 also_copy = ["README.md", "eval"]
-pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
+pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not nightly",
                        "-o", "addopts=--import-mode=importlib --strict-markers"]
 pytest_add_cli_args_test_selection = {tests}
 use_git_change_detection = false

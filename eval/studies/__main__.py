@@ -164,8 +164,8 @@ def study_claims(
     out: Out = Path("runs/claims"),
     long_study: Annotated[Path, typer.Option("--long", help="Folder of the long study.")] = Path("runs/long_study"),
     policy_study: Annotated[Path, typer.Option("--policy", help="Folder of the policy study.")] = Path("runs/policy"),
-    stability: Annotated[Path, typer.Option("--stability", help="Results of the stability study.")] = Path(
-        "eval/results/stability.json"
+    stability_study: Annotated[Path, typer.Option("--stability", help="Folder of the stability study.")] = Path(
+        "runs/stability"
     ),
 ) -> None:
     """Which claims of these papers hold here? One table, from the finished trials of `long`, `policy` and `stability`."""
@@ -180,8 +180,8 @@ def study_claims(
             facts.append(f"`python -m eval.studies {name}`: {len(records)} trials, {hours:.1f} CPU hours.")
             budgets = start["identity"]["settings"].get("budgets")
             rows[name] = long_rows(records, budgets[-1]) if budgets else rows_by_arm(records)
-    if stability.exists():
-        results = read_json(stability)
+    if (results_file := stability_study / "stability.json").exists():
+        results = read_json(results_file)
         trials = [trial for trial in results["trials"] if trial["learning_rate"] == max(results["learning_rates"])]
         hours = sum(trial["cpu_s"] for trial in trials) / 3600
         facts.append(f"`python -m eval.studies stability`, at the highest rate: {len(trials)} trials, {hours:.1f} CPU hours.")

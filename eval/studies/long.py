@@ -95,7 +95,7 @@ ARMS: dict[str, Arm] = {
     "grpo": Arm("GRPO", "grpo", against="vapo"),
     "dapo": Arm("DAPO", "dapo", against="grpo"),
     "t_ppo_128": Arm("T-PPO, windows of 128", "t_ppo", {"window": 128, "window_tail": 4}, against="vapo"),
-    # Pre-clip and filter, which do not act here: `stability` has rates and rewards with which they do.
+    # Pre-clip and filter, which rarely act here: `stability` has rates and rewards with which they do.
     "stress": Arm("StableReinforce, 4 epochs a batch, rate x 4", "stable_reinforce", _STRESS),
     "stress_neither": Arm(
         "the same without both parts", "stable_reinforce", {**_STRESS, "outliers": "keep", "preclip": None}, against="stress"

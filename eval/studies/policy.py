@@ -63,6 +63,7 @@ ARMS: dict[str, Arm] = {
     "two_halves": Arm("the truth, in two halves", "truth", first="all"),
     "digits_first": Arm("the truth, digits in the first half", "truth", first="digits"),
     "scalar": Arm("Bradley-Terry scalar head", "scalar"),
+    "scalar_kl": Arm("Bradley-Terry scalar head (KL 0.1)", "scalar", kl_coef=0.1),
     "likelihood": Arm("the likelihood under a model that learnt to answer", "likelihood"),
     "truth_ppo": Arm("the truth, by Pairwise-RL's PPO", "truth", ppo=True),
     "right_answer_kl_ppo": Arm(

@@ -85,7 +85,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     costs = {name: _logged_cost(entry, out / name) for name, entry in entries.items() if entry.budget != NO_BUDGET}
     reports: dict[str, Report] = {}
     for name, entry in entries.items():
-        spent = sum_costs([cost for other, cost in costs.items() if other != name])
+        spent = sum_costs([entry.spent, *(cost for other, cost in costs.items() if other != name)])
         reports[name], rows = run_benchmark(replace(entry, spent=spent), out / name)
         costs[name] = reports[name].cost or NO_COST
         write_reports(reports[name], rows, out / name)

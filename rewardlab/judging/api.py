@@ -373,7 +373,8 @@ class SyncJudge:
         seed: int = 0,
     ) -> Ranking:
         """Return the ranking of two or more responses: ``best`` is the index of the best one, None where several share the
-        first place. ``plan`` says which are compared (:mod:`rewardlab.judging.ranking`), ``budget`` how many at most."""
+        first place. ``plan`` says which are compared (:mod:`rewardlab.judging.ranking`), ``budget`` how many at most.
+        ``criteria`` as of :meth:`compare`."""
         group = self._group(question, responses, images, criteria)
         judge = _Answering(self.engine)
         [game] = play_many(judge, [group], plan=plan, budget=budget, num_votes=self._num_votes(votes), seed=seed)

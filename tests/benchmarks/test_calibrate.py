@@ -62,7 +62,6 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "all"
 
 
-@pytest.mark.nightly
 def test_fitted_stored_and_used(copied: Path) -> None:
     """What scikit-learn finds; then every judge of the checkpoint divides by it, unless its specification says otherwise."""
     checkpoint, spec = copied / "judge", f"prob:{copied / 'judge'}"

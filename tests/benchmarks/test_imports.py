@@ -249,7 +249,6 @@ def test_every_form_has_a_reader() -> None:
     assert set(FORMS.values()) <= set(PACKAGED)
 
 
-@pytest.mark.slow
 def test_columns_that_a_run_passes_over(tmp_path: Path) -> None:
     """`bench import` and `bench export` take own pairs as `bench run` does."""
     pairs = [

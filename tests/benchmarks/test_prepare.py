@@ -219,7 +219,6 @@ def test_the_benchmarks_are_listed() -> None:
     assert lines["pairs"] == "any number of pairs; files: your own; no official scorer here"
 
 
-@pytest.mark.slow
 def test_data_by_the_name_of_the_benchmark(hub: tuple[Hub, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `bench prepare` fetched without --out is what `bench run` reads without --data; what is not there is said."""
     monkeypatch.setenv("REWARDLAB_DATA", str(tmp_path / "data"))

@@ -159,7 +159,6 @@ def test_recorded_orders_need_a_recording(pairs_file: Path, tmp_path: Path) -> N
         run_bench(bench_settings("pairs", pairs_file, "baseline:first", orders="all"), tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(WRITERS) - {"think_answer", "checklist"}))  # whose tag the default reads
 def test_answers_in_another_form_are_told_with_the_flag_that_reads_them(name: str, pairs_file: Path, tmp_path: Path) -> None:
     """Nothing is read by the default; the flag of the note reads all, and so it does in the votes of the run."""

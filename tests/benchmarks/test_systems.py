@@ -163,7 +163,6 @@ def test_more_labels_ask_nothing_again(tmp_path: Path) -> None:
         add_agreement(tmp_path / "run", labels)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"votes": 1}, {"votes": 3, "stop_error": 0.05}], ids=["all votes", "in turns"])
 def test_an_endpoint_is_asked_once_and_sees_no_names(how: dict[str, Any], tmp_path: Path) -> None:
     """Labels that come later, ties among them, ask for nothing; requests do not name the systems."""

@@ -146,7 +146,6 @@ def test_a_file_that_was_cut_off(run: Path) -> None:
     assert "same command" not in said
 
 
-@pytest.mark.slow
 def test_votes_of_another_run(run: Path) -> None:
     """Each part of the first line is held against the report; of a replay not the sampling, which is that of its source."""
     changes = {"benchmark": "other", "data": "x", "judge": "openai:m", "votes": 5, "orders": "given", "seed": 7}

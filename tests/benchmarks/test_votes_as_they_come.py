@@ -167,7 +167,6 @@ def test_a_damaged_match_is_a_sentence(tmp_path: Path) -> None:
         run_ranking(judge, prompts, tmp_path, **arguments)
 
 
-@pytest.mark.slow
 def test_kill_9(demo_pairs: Any, tmp_path: Path) -> None:
     """A real process, killed while one answer never comes: every answer that came is kept, and none is asked for again."""
     server = ChatServer(by_seed=True, hold=(100, 100_000))

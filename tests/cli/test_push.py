@@ -77,7 +77,6 @@ def fake_checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finished_run: Path, tmp_path: Path) -> None:
     """A trained judge with a report of a bench run: same bytes, a card with the report's figures, loads and votes again."""
     final, run = finished_run / "rl" / "final", tmp_path / "bench"
@@ -111,7 +110,6 @@ def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finis
     assert again.scores.accuracy == report.scores.accuracy
 
 
-@pytest.mark.slow
 def test_pairs_arrive_whole(push: Push, hub: HubServer, tmp_path: Path) -> None:
     """Shards as they are; JSON lines as Parquet with media inside; fewer shards later leave no old one among them."""
     list(write_shards(pairs(), tmp_path / "set", rows_per_shard=2))
@@ -128,7 +126,6 @@ def test_pairs_arrive_whole(push: Push, hub: HubServer, tmp_path: Path) -> None:
     assert read_pairs(tmp_path / "back.parquet") == pairs(3)
 
 
-@pytest.mark.nightly
 def test_only_what_pushes_leave_is_deleted(push: Push, hub: HubServer, fake_checkpoint: Path, tmp_path: Path) -> None:
     """A person's files stay, in folders and beside the shards; what goes is named, by a dry run too. One commit each time."""
     list(write_shards(pairs(), tmp_path / "set", rows_per_shard=2))
@@ -150,7 +147,6 @@ def test_only_what_pushes_leave_is_deleted(push: Push, hub: HubServer, fake_chec
     assert "onnx/old.safetensors" in weights.files
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["shards in folders", "lines in folders", "flat files"])
 def test_splits_load_as_splits(form: str, push: Push, hub: HubServer, tmp_path: Path) -> None:
     """`datasets` reads each split of what was pushed, from a download of the repository, and a person's file in none."""
@@ -174,7 +170,6 @@ def test_splits_load_as_splits(form: str, push: Push, hub: HubServer, tmp_path: 
     assert 'split="test"' in hub.repos["datasets/me/pairs"].files["README.md"].decode()
 
 
-@pytest.mark.nightly
 def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Path) -> None:
     """A library's empty card is replaced; a text written on the hub is kept, said, and replaced only on demand; two different
     texts are not chosen between."""
@@ -199,7 +194,6 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     assert "words" not in author_text(card().decode())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "fail_at", "sentence"),
     [
@@ -220,7 +214,6 @@ def test_failures_are_one_sentence(
     assert not any("README.md" in repo.files for repo in hub.repos.values())
 
 
-@pytest.mark.slow
 def test_dry_run_and_refusals(push: Push, hub: HubServer, fake_checkpoint: Path) -> None:
     """Nothing is sent; an adapter of a folder that nobody else has is refused, until its base is named."""
     shown = push(fake_checkpoint, "me/adapter", "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")

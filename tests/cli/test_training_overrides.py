@@ -17,8 +17,6 @@ from rewardlab.judging.spec import DEMO_JUDGE
 from tests.support import scaled_runs
 from tests.support.shell import run_main
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_run_of_overrides(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """run.json has the resolved config; another value is refused by its key; a run that earned nothing says so and

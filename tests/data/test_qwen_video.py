@@ -112,7 +112,6 @@ def test_the_family_decides(tmp_path: Path) -> None:
         video_policy_of(str(tmp_path))
 
 
-@pytest.mark.slow
 def test_a_benchmark_says_how_videos_are_shown(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The judge's family decides the frames of a pair's video, and a note of the report names it; training reads the same."""
     film(tmp_path / "v.mp4", 90, Fraction(30), (320, 240))

@@ -197,7 +197,6 @@ def test_consistency_is_of_members_with_a_voice() -> None:
     assert SyncJudge(PanelJudge(panel.engine.members[1:])).compare(QUESTION, ["1", "2"]).swap_consistent is None  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_commands_take_panels(urls: dict[str, str], tmp_path: Path) -> None:
     """bench run with its pages, and judge, which says who cast each vote."""
     write_parquet(PAIRS, tmp_path / "pairs.parquet")

@@ -140,7 +140,6 @@ def votes(*, winner: Any = 0, status: str = "ok", orders: tuple[str, ...] = ("gi
     return {"votes": [{"order": order, **row} for order in orders], "judge": "hf:one", "judge_hash": "0123"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -178,7 +177,6 @@ def test_probabilities_come_with_the_votes() -> None:
     assert [vote.probability for vote in result.votes] == pytest.approx([0.8, 0.7])
 
 
-@pytest.mark.slow
 def test_a_busy_server_is_waited_for() -> None:
     """429 and 503 are tried again; a server that is down ends in a sentence within its time."""
     with running(answers(429, 503, 429, votes())) as address:
@@ -193,7 +191,6 @@ def test_a_busy_server_is_waited_for() -> None:
         ServedJudge(address).check()  # it has no /health
 
 
-@pytest.mark.slow
 def test_commands_take_it(url: str, tmp_path: Path) -> None:
     """judge, rank and bench run; what needs a sampler of its own does not."""
     done = run_main(main, "judge", "--judge", url, "--question", QUESTION, "--first", "1", "--second", "2")

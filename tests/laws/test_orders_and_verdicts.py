@@ -154,7 +154,6 @@ def test_votes_commute(cast: list[Vote], rng: object) -> None:
     assert share_for_0(mixed) == share_for_0(cast)
 
 
-@pytest.mark.slow
 @given(st.lists(votes, max_size=12))
 def test_exchanging_the_responses_exchanges_the_judgment(cast: list[Vote]) -> None:
     """Outcome and share turn over; a tie stays one; more than half of the votes asked decide, and nothing else does."""

@@ -85,7 +85,6 @@ def test_the_mean_shrinks_a_biased_margin(true_margin: float, bias: float) -> No
     assert abs(mean) <= abs(true_margin) + 1e-9
 
 
-@pytest.mark.slow
 @given(seeds, st.floats(0.05, 20), combinations)
 def test_temperature_changes_no_verdict(seed: int, tau: float, combination: str) -> None:
     """Same signs, still antisymmetric; and a fitted one is never worse than 1."""

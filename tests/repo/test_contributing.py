@@ -138,7 +138,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 def passes(folder: Path, *tests: str) -> None:
     """Run tests of the copy, the docs pages' among them."""
-    run(folder, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", "tests/repo/test_docs_pages.py", *tests)
+    run(folder, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not nightly", "tests/repo/test_docs_pages.py", *tests)
 
 
 @pytest.mark.nightly

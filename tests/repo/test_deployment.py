@@ -137,7 +137,6 @@ def test_command_lines_are_found() -> None:
     assert {name: names.count(name) for name in at_least if names.count(name) < at_least[name]} == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", command_lines())
 def test_command_lines_parse(line: list[str]) -> None:
     """Command, options and values are those of the program; a judge that names an engine has one we know."""

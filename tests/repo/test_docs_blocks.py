@@ -195,7 +195,6 @@ def pages_that_run() -> Iterator[Any]:
             yield pytest.param(page, marks=slow, id=page.relative_to(ROOT).as_posix())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_run(page: Path, desk: Path, url: str) -> None:
     """Run a page's blocks in order in one folder; its Python blocks share their names."""

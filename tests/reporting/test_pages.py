@@ -126,7 +126,6 @@ def brightness(page: Any) -> np.ndarray:
 
 
 @in_chromium
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
@@ -164,7 +163,6 @@ BROKEN = """[...document.querySelectorAll('figcaption')].flatMap(span => {
 
 
 @in_chromium
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_figures_of_a_run(width: int, chromium: Any, pages: Path) -> None:
     """No name is broken within a word, and every figure is as wide as its box allows."""
@@ -240,7 +238,6 @@ def test_contrast_of_figures() -> None:
                 assert (high + 0.05) / (low + 0.05) >= 4.5, color
 
 
-@pytest.mark.slow
 @in_chromium
 def test_no_letter_is_cut_off(chromium: Any) -> None:
     """Every text of every figure lies within it, and no two labels at the ends of lines overlap."""

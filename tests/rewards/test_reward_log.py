@@ -63,7 +63,6 @@ def line_of(answers: list[str], minute: float = 0, **more: Any) -> bytes:
     return json.dumps(row | {"answers": answers, "rewards": rewards, "orders_agree": [True]} | more).encode() + b"\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("later", "code"), [(NOVEL, 1), (USUAL, 0)])
 def test_from_requests_to_the_page(later: list[str], code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A policy that drifts gets the sign, one that does not gets none; the served judge is queried besides."""

@@ -358,7 +358,6 @@ def question_at(home: str, urls: list[str]) -> str:
     return next(text for n in range(100) if peers.home_of(Sample(text := f"What is number {n}?", "").key) == home)
 
 
-@pytest.mark.slow
 def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
     """Every way of splitting a group over the servers ends in the rewards of one; each server is home to some groups."""
     urls = list(pair)
@@ -369,7 +368,6 @@ def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
         assert [answer.json()["rewards"] for answer in answers] == [[-1], [1], [0]]
 
 
-@pytest.mark.slow
 def test_samples_that_are_sent_twice(pair: dict[str, Any]) -> None:
     """To either server, before and after their group is answered: as sent once."""
     urls, chance = list(pair), random.Random(0)
@@ -382,7 +380,6 @@ def test_samples_that_are_sent_twice(pair: dict[str, Any]) -> None:
     assert ask(urls[1], question, ANSWERS[1], **{"Idempotency-Key": "1"}).json()["rewards"] == [1]
 
 
-@pytest.mark.slow
 def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None:
     """With a key, and not where another list of servers would tear groups apart."""
     url = next(iter(pair))
@@ -432,7 +429,6 @@ def test_what_a_home_refuses(code: int, body: Any, kind: type[Exception], senten
             asyncio.run(peers.join(url, Sample("q", "r"), str))
 
 
-@pytest.mark.slow
 def test_judges_are_replaced_one_after_the_other() -> None:
     """Samples that reach a server whose judge is not that of their group's home wait until it is: all groups are rewarded, each
     by one judge, and none is lost. With judges that stay different nobody is rewarded."""
@@ -484,7 +480,6 @@ def test_a_judge_that_is_replaced_while_a_peer_sends() -> None:
     assert (answer.status_code, answer.json()["status"]) == (503, "otherjudge")
 
 
-@pytest.mark.slow
 def test_a_home_that_is_down_is_no_reward(pair: dict[str, Any]) -> None:
     """503 with when to come back, at once; groups that live elsewhere are rewarded. What the home refuses is passed on."""
     urls = list(pair)

@@ -230,7 +230,6 @@ def test_tenants_take_turns() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.slow
 def test_hosts_that_do_not_answer_hold_up_their_own_key() -> None:
     """Forty URLs of one key whose host sends no header: another key's URL and its data come at once."""
     released = threading.Event()

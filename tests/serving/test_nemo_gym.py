@@ -57,7 +57,6 @@ def asked(question: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": question}]
 
 
-@pytest.mark.nightly
 def test_tasks_of_one_text_are_groups_of_their_own(client: httpx.Client) -> None:
     """Rollouts are compared within their ``_ng_task_index``; the request comes back with its fields and a reward, and with the
     same if it is sent again."""

@@ -77,7 +77,6 @@ def in_thread(app: Any, *, port: int = 0, **options: Any) -> Iterator[tuple[int,
     thread.join(10)
 
 
-@pytest.mark.nightly
 def test_a_process_with_settings_of_three_kinds(tmp_path: Path) -> None:
     """What the command line says counts before a variable, and that before the file; all that it logs is JSON."""
     (tmp_path / "keys").write_text("secret name=anna\n")
@@ -157,7 +156,6 @@ def test_how_it_cannot_listen() -> None:
             listening_options(**options)
 
 
-@pytest.mark.slow
 def test_as_many_samples_as_a_step_sends() -> None:
     """2,560 responses, each alone and from one address, of which none is answered before all are there."""
     if 0 < resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 6000:
@@ -250,7 +248,6 @@ def in_flight(url: str, num: int, pool: ThreadPoolExecutor) -> list[Future[httpx
     return futures
 
 
-@pytest.mark.slow
 def test_it_says_so_then_finishes(tmp_path: Path) -> None:
     """Unready at once and listening still; then no new connection, and what was begun is answered; the exit status is 0."""
     hold = tmp_path / "answers"

@@ -167,7 +167,6 @@ def test_pictures_of_held_out_pairs_may_be_elsewhere(tmp_path: Path) -> None:
         pairs_beside(PAIRS, keys["data"], config)
 
 
-@pytest.mark.slow
 def test_too_long_pairs_are_left_out(tiny_checkpoint: Path, demo_pairs: object, tmp_path: Path) -> None:
     """Where no answer fits behind them; all of them: an error with the cure."""
     pairs = demo_pairs[0][:20]  # type: ignore[index]

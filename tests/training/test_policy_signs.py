@@ -223,7 +223,6 @@ def test_requests_that_fail_are_no_wrong_answers() -> None:
         assert (metric if metric is None else (metric.value, metric.weight)) == expected  # type: ignore[union-attr]
 
 
-@pytest.mark.nightly
 def test_a_run_logs_and_obeys_them(
     demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,7 +196,6 @@ def test_likelihoods_are_those_of_the_model(name: str, checkpoint_of: Callable[[
         assert scores[0][n].item() == pytest.approx(of_labels.sum().item(), abs=1e-3)
 
 
-@pytest.mark.nightly
 def test_a_reply_is_scored_by_its_likelihood(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
     """A score is the sum of the log-probs of the response and its end, after the question; training raises that of preferred
     responses above the others'; the folder judges as head:, pays as rm:, and writes as a language model."""

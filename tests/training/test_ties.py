@@ -98,7 +98,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_on_ties_alone(name: str, pairs: list[PreferencePair], tmp_path: Path) -> None:
     """One sentence, and nothing is written."""
@@ -109,7 +108,6 @@ def test_a_command_on_ties_alone(name: str, pairs: list[PreferencePair], tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["sft", "rl", "rm", "distill"])
 def test_the_doctor_says_that_all_are_ties(stage: str, pairs: list[PreferencePair], tmp_path: Path) -> None:
     write_parquet([pairs[n] for n in KINDS], tmp_path / "ties.parquet")
