@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     for axes, arm in zip(panels.flat, arms, strict=False):
         curves = summary["table"][arm]["curves"]
         axes.plot([100 * value for value in curves["true"]], color="#1f4e79", lw=1.8, label="right answers, %")
-        axes.set(title=ARMS[arm].title, ylim=(0, 100), xlabel="step")
+        axes.set(title=textwrap.fill(ARMS[arm].title, 40), ylim=(0, 100), xlabel="step")
         axes.title.set_fontsize(9)
         paid = axes.twinx()
         paid.plot(curves["paid"], color="#c0504d", lw=1.4, label="paid")
