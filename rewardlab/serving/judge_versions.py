@@ -116,12 +116,13 @@ class JudgeVersion:
 
     def __post_init__(self) -> None:
         judge, identity = self.judge, getattr(self.judge, "identity", {})
-        self.facts = judge_facts(judge.config, identity) if isinstance(judge, ModelJudge) else dict(identity)
+        opened = judge if isinstance(judge, ModelJudge) else None
+        self.facts = judge_facts(opened.config, identity) if opened else dict(identity)
         self.weights = str(self.facts.get("weights", ""))
         temperature = getattr(judge, "verdict_temperature", 1.0)  # of the same judge by probability
         text = json.dumps({**self.facts, VERDICT_TEMPERATURE: temperature}, sort_keys=True, default=str)
         self.cache_name = hashlib.sha256(text.encode()).hexdigest()
-        self.context = ContextLength.of(judge) if isinstance(judge, ModelJudge) else None
+        self.context = ContextLength.of(opened) if opened else None
 
     @property
     def hash(self) -> str:

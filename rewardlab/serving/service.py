@@ -132,9 +132,7 @@ class JudgeService:
     @property
     def judge(self) -> GenerativeJudge:
         """Return the judge of the request, outside of a request the newest."""
-        judge = self.queue.versions.current.judge
-        assert isinstance(judge, GenerativeJudge)
-        return judge
+        return _judge_of(self.queue.versions.current)
 
     @property
     def voting(self) -> VotingOptions:
@@ -474,9 +472,13 @@ def judge_response(judgment: Judgment, version: JudgeVersion, seconds: float) ->
     )
 
 
+def _judge_of(version: JudgeVersion) -> GenerativeJudge:
+    assert isinstance(version.judge, GenerativeJudge)
+    return version.judge
+
+
 def _judge_facts(version: JudgeVersion) -> dict[str, Any]:
-    judge = version.judge
-    assert isinstance(judge, GenerativeJudge)
+    judge = _judge_of(version)
     return {
         "judge": without_credentials(judge.name),
         "weights": version.weights or None,
